@@ -9,7 +9,6 @@ schedule says which. A session may be lost at any message; a frame may come twic
 from __future__ import annotations
 
 import ctypes
-import itertools
 import threading
 from collections import deque
 from contextlib import suppress
@@ -48,6 +47,7 @@ from .raw_session import SESSION
 
 DIGEST = bytes(32)
 SIZE = 8
+ENDPOINTS, TENSORS = 2, 2
 MASK = (1 << 62) - 1
 INPUT, INOUT, EXISTING = (TensorArgType.INPUT, TensorArgType.INOUT, TensorArgType.OUTPUT_EXISTING)
 TAGS = {"": INPUT, "!": INOUT, "=": EXISTING}
@@ -72,7 +72,7 @@ class Task:
 
     def __init__(self, where, *uses):
         self.where = where
-        self.tags = {"xyz".index(use[0]): TAGS[use[1:]] for use in uses}
+        self.tags = {"xy".index(use[0]): TAGS[use[1:]] for use in uses}
         self.reads = [one for one, tag in self.tags.items() if tag != EXISTING]
         self.writes = [one for one, tag in self.tags.items() if tag != INPUT]
         self._text = f"{'here' if where == HOME else where}: {' '.join(uses)}"
@@ -100,22 +100,22 @@ def is_ordered(program):
     return True
 
 
-def drawn(random, length, endpoints=2, tensors=2, most=2):
-    """Return a random program that is ordered; a task uses `most` tensors at most."""
+def drawn(random, length):
+    """Return a random program that is ordered."""
     while True:
         program = []
         for _ in range(length):
-            chosen = random.sample(range(tensors), random.randint(1, most))
-            where = random.choice([*range(endpoints)] * 2 + [HOME])
-            uses = ["xyz"[one] + random.choice(["", "!", "!", "="]) for one in chosen]
+            chosen = random.sample(range(TENSORS), random.randint(1, TENSORS))
+            where = random.choice([*range(ENDPOINTS)] * 2 + [HOME])
+            uses = ["xy"[one] + random.choice(["", "!", "!", "="]) for one in chosen]
             program.append(Task(where, *uses))
         if is_ordered(program):
             return program
 
 
-def sequentially(program, tensors):
+def sequentially(program):
     """Return the values that tensors have after each task, the first ones before all."""
-    history = [list(range(1, tensors + 1))]
+    history = [list(range(1, TENSORS + 1))]
     for index, task in enumerate(program):
         values = list(history[-1])
         written = result(index, [values[tensor] for tensor in task.reads])
@@ -168,11 +168,6 @@ class Actors:
         self._waiting[name] = own
         threading.Thread(target=run, daemon=True).start()
 
-    @property
-    def now(self):
-        """Name of the one that runs."""
-        return self._now[0]
-
     def point(self):
         """Let others go on, until this one is chosen."""
         name, own = self._now
@@ -198,7 +193,7 @@ class Session:
 
     def __init__(self, play, number):
         self.play, self.number = play, number
-        self.address = f"session {number}.{next(play.births)}"
+        self.address = f"session {number}"
         self.windows, self.is_lost = {}, False
         self.order = Order(1, number)
         self.copies = Copies(self, lambda nbytes: np.zeros(nbytes, np.uint8))
@@ -522,8 +517,6 @@ class Play:
         *,
         depth=1,
         faults=(),
-        endpoints=2,
-        tensors=2,
         lost=None,
         twice=False,
         any_order=False,
@@ -531,11 +524,10 @@ class Play:
     ):
         self.program, self.lost, self.twice = program, lost, twice
         self.faults, self.any_order, self._in_frames = faults, any_order, in_frames
-        self.births = itertools.count()
         self.sessions = {}
-        self.of_link = [Session(self, number) for number in range(endpoints)]
-        self.homes = [parent_memory(self, number) for number in range(endpoints)]
-        self.memory = np.arange(1, tensors + 1, dtype=np.int64)
+        self.of_link = [Session(self, number) for number in range(ENDPOINTS)]
+        self.homes = [parent_memory(self, number) for number in range(ENDPOINTS)]
+        self.memory = np.arange(1, TENSORS + 1, dtype=np.int64)
         self.manager = SimpleNamespace(dead={})
         heap = np.zeros(0, np.uint8)
         live = SimpleNamespace(engine=SimpleNamespace(heap=heap), manager=self.manager)
@@ -555,7 +547,7 @@ class Play:
         """Which task has written each of these."""
         self.has_run = []
         """Indices of the tasks that have run at endpoints."""
-        self.queue = {HOME: [], **{number: [] for number in range(endpoints)}}
+        self.queue = {HOME: [], **{number: [] for number in range(ENDPOINTS)}}
         self.jobs, self.needs = [], []
         """Of each job: its plan and its task, and the jobs it waits for."""
         self.state = []
@@ -565,7 +557,7 @@ class Play:
         """Places whose job has begun."""
         self._submit()
         self.served = [self.serve(self, one) for one in self.of_link]
-        self.links = [FakeLink(self, where, depth) for where in range(endpoints)]
+        self.links = [FakeLink(self, where, depth) for where in range(ENDPOINTS)]
         self.left = set()
         """Links that have ended."""
 

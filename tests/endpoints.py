@@ -2,37 +2,48 @@
 
 import time
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import numpy as np
 
 from simpler_ref import (
+    ContinuousTensor,
+    DataType,
     RemoteCallable,
     RemoteError,
     RemoteTaskArgs,
     RemoteTensorRef,
     RemoteWorkerSpec,
-    TaskArgs,
     TensorArgType,
     Worker,
 )
-from simpler_ref.remote import ProcessFleet
+from simpler_ref.remote import ProcessFleet, fail_points
+from simpler_ref.remote.copies import Copies
 
 from . import far_side
+from .support import make_args
 
 INOUT, INPUT = TensorArgType.INOUT, TensorArgType.INPUT
 EXISTING, OUTPUT = TensorArgType.OUTPUT_EXISTING, TensorArgType.OUTPUT
 COUNT = 16
-BYTES = 4 * COUNT
 
 
 class Program:
     """A level 4 Worker with endpoints, and shorthands for what tests do with it."""
 
-    def __init__(self, endpoints=2, depth=1, **spec):
-        self.worker = Worker(level=4, mailbox_depth=depth)
+    def __init__(self, endpoints=2, depth=1, worker=None, **spec):
+        self.worker = Worker(level=4, mailbox_depth=depth) if worker is None else worker
         add = self.worker.add_remote_worker
         self.ids = [add(RemoteWorkerSpec(**spec)) for _ in range(endpoints)]
         self._handles = {}
+
+    @contextmanager
+    def started(self):
+        """Yield it with workers that run, which end with the block."""
+        with self.worker as worker:
+            worker.init()
+            worker.start()
+            yield self
 
     def handle(self, function, **how):
         """Return the handle of a function of `far_side`, registered once."""
@@ -82,46 +93,35 @@ def add_one_here(args):
 class Tower:
     """A level 5 Worker over level 4 Workers, each with two endpoints and a sub worker of its own."""
 
-    def __init__(self, children=2, function=far_side.add_scalar):
+    def __init__(self):
         self.worker = Worker(level=5, num_sub_workers=1)
-        self.children = [self._child(function) for _ in range(children)]
-        self.middle = [self.worker.register(middle) for _, middle in self.children]
+        self.middle = [self.worker.register(self._child()) for _ in range(2)]
         self.here = self.worker.register(add_one_here)
 
-    def _child(self, function):
+    def _child(self):
+        """Add a child, and return its function."""
         worker = Worker(level=4, num_sub_workers=1)
-        ids = [worker.add_remote_worker(RemoteWorkerSpec()) for _ in range(2)]
-        there = worker.register(RemoteCallable(far_side.name(function)), workers=ids)
-        local = worker.register(add_one_here)
+        there = Program(worker=worker).handle(far_side.add_scalar)
+        here = worker.register(add_one_here)
 
         def middle(orch, args, config):
             """Work at the endpoint that scalar 0 names, add 1 here, work at the other endpoint."""
-            first = args.scalar(0)
-            for where in first, None, 1 - first:
-                given = TaskArgs()
-                given.add_tensor(args.tensor(0), INOUT)
-                if where is None:
-                    orch.submit_sub(local, given)
-                else:
-                    given.add_scalar(args.scalar(1))
-                    orch.submit_next_level(there, given, worker=where)
+            tensor, first, number = (args.tensor(0), INOUT), args.scalar(0), args.scalar(1)
+            orch.submit_next_level(there, make_args(tensor, scalars=[number]), worker=first)
+            orch.submit_sub(here, make_args(tensor))
+            orch.submit_next_level(there, make_args(tensor, scalars=[number]), worker=1 - first)
 
         self.worker.add_worker(worker)
-        return worker, middle
+        return middle
 
     def submit(self, orch, child, tensor, first, number):
         """Submit a task of a child; `middle` says what it does."""
-        args = TaskArgs()
-        args.add_tensor(tensor, INOUT)
-        args.add_scalar(first)
-        args.add_scalar(number)
+        args = make_args((tensor, INOUT), scalars=[first, number])
         orch.submit_next_level(self.middle[child], args, worker=child)
 
     def submit_here(self, orch, tensor):
         """Submit a task that adds one here."""
-        args = TaskArgs()
-        args.add_tensor(tensor, INOUT)
-        orch.submit_sub(self.here, args)
+        orch.submit_sub(self.here, make_args((tensor, INOUT)))
 
 
 def reference(buffer, offset=0, count=None):
@@ -129,14 +129,35 @@ def reference(buffer, offset=0, count=None):
     return RemoteTensorRef(buffer, offset, None if count is None else (count,), np.float32)
 
 
-@contextmanager
+def arm(point, folder, monkeypatch):
+    """Let the first to come to a point die there; return the file that is gone then."""
+    once = folder / "once"
+    once.touch()
+    armed = f"{point}:{once}"
+    monkeypatch.setenv("SIMPLER_REF_FAIL_AT", armed)  # for sessions
+    monkeypatch.setattr(fail_points, "armed", armed)  # for links
+    return once
+
+
+def fresh(count=COUNT):
+    """Return an OUTPUT without memory."""
+    return ContinuousTensor.make(0, (count,), DataType.FLOAT32)
+
+
+def store():
+    """Return copies as a session has them, and the windows that they offer."""
+    offered = {}
+    mover = SimpleNamespace(
+        address="here",
+        offer=lambda window: offered.update({window.key: window}),
+        withdraw=offered.pop,
+    )
+    return Copies(mover, lambda nbytes: np.zeros(nbytes, np.uint8)), offered
+
+
 def program(endpoints=2, depth=1, **spec):
-    """Yield a program whose workers run; links have so many frames."""
-    made = Program(endpoints, depth, **spec)
-    with made.worker as worker:
-        worker.init()
-        worker.start()
-        yield made
+    """Return a program whose workers run within a block; links have so many frames."""
+    return Program(endpoints, depth, **spec).started()
 
 
 class Moody(ProcessFleet):

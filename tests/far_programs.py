@@ -4,26 +4,12 @@ import contextlib
 
 import numpy as np
 
-from simpler_ref import (
-    CallConfig,
-    ContinuousTensor,
-    DataType,
-    RemoteCallable,
-    RemoteWorkerSpec,
-    Worker,
-)
+from simpler_ref import CallConfig, ContinuousTensor, DataType, Worker
 from simpler_ref.remote import ProcessFleet
 
 from . import far_side
-from .endpoints import INOUT, OUTPUT
+from .endpoints import COUNT, INOUT, OUTPUT, Program, fresh
 from .support import make_args
-
-COUNT = 16
-
-
-def fresh():
-    """Return an OUTPUT without memory."""
-    return ContinuousTensor.make(0, (COUNT,), DataType.FLOAT32)
 
 
 class Runtime:
@@ -151,21 +137,14 @@ def halves(tensor):
 def opened(**options):
     """Yield a `Runtime` with two endpoints; each has a sub worker, as this machine has."""
     worker = Worker(level=4, num_sub_workers=1, **options)
-    for _ in range(2):
-        worker.add_remote_worker(RemoteWorkerSpec(num_sub_workers=1))
-
-    def far(function, **how):
-        return worker.register(RemoteCallable(far_side.name(function)), **how)
-
+    made = Program(worker=worker, num_sub_workers=1)
     handles = {
         ("mix", "here"): worker.register(far_side.mix),
-        ("mix", "far"): far(far_side.mix, inner=True),
-        "add": far(far_side.add_first),
-        "number": far(far_side.add_scalar),
+        ("mix", "far"): made.handle(far_side.mix, inner=True),
+        "add": made.handle(far_side.add_first),
+        "number": made.handle(far_side.add_scalar),
     }
-    with worker:
-        worker.init()
-        worker.start()
+    with made.started():
         yield Runtime(worker, handles)
 
 

@@ -54,11 +54,6 @@ def add_first(orch, args, config):
     second[...] = (second + args.tensor(0).numpy()) % 1024
 
 
-def spread(orch, args, config):
-    """Set all of tensor 1 to the first number of tensor 0."""
-    args.tensor(1).numpy()[...] = args.tensor(0).numpy()[0]
-
-
 def copy(orch, args, config):
     args.tensor(1).numpy()[...] = args.tensor(0).numpy()
 
@@ -89,21 +84,9 @@ def tell(orch, args, config):
     args.tensor(0).numpy()[:3] = os.getpid(), config.block_dim, args.scalar(0)
 
 
-def double(args):
-    """Be the task of a worker there."""
-    args.tensor(0).numpy()[...] *= 2
-
-
 def scale(args):
     """Be the task of a worker there: multiply by a float."""
     args.tensor(0).numpy()[...] *= np.float32(args.scalar_float(0))
-
-
-def by_worker(orch, args, config):
-    """Have a worker there do it."""
-    task = TaskArgs()
-    task.add_tensor(args.tensor(0), TensorArgType.INOUT)
-    orch.submit_sub(get_inner_handle(RemoteCallable(name(double))), task)
 
 
 def wait(orch, args, config):
@@ -161,11 +144,6 @@ def meet(args):
         if time.monotonic() > end:
             raise TimeoutError(others)
         time.sleep(0.001)
-
-
-def twice(args):
-    numbers = args.tensor(0).numpy()
-    numbers *= 2
 
 
 def add_to(args):

@@ -11,20 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simpler_ref import (
-    ContinuousTensor,
-    DataType,
-    RemoteCallable,
-    RemoteWorkerSpec,
-    TaskArgs,
-    Worker,
-)
+from simpler_ref import RemoteCallable, RemoteWorkerSpec, Worker
 from simpler_ref.remote import ProcessFleet
 
-from .endpoints import INOUT, INPUT, OUTPUT
+from .endpoints import COUNT, INOUT, INPUT, OUTPUT, fresh
 from .support import make_args
-
-COUNT = 16
 
 
 # ---------------------------------------------------------------- what tasks do
@@ -117,15 +108,10 @@ def submit_all(ops, orch, handle, args):
     """Submit a program; the arrays and two numbers are those of the arguments."""
     made, arrays = [], [args.tensor(i) for i in range(args.tensor_count())]
     for op in ops:
-        task = TaskArgs()
-        for i in op.reads:
-            task.add_tensor(made[i], INPUT)
-        for i in op.changes:
-            task.add_tensor(arrays[i], INOUT)
-        for _ in range(op.makes):
-            task.add_tensor(ContinuousTensor.make(0, (COUNT,), DataType.FLOAT32), OUTPUT)
-        for number in (len(op.reads), len(op.changes), args.scalar(0), args.scalar_float(1)):
-            task.add_scalar(number)
+        tensors = [(made[i], INPUT) for i in op.reads] + [(arrays[i], INOUT) for i in op.changes]
+        tensors += [(fresh(), OUTPUT)] * op.makes
+        numbers = len(op.reads), len(op.changes), args.scalar(0), args.scalar_float(1)
+        task = make_args(*tensors, scalars=numbers)
         orch.submit_sub(handle, task)
         first = len(op.reads) + len(op.changes)
         made += [task.tensor(first + i) for i in range(op.makes)]
@@ -213,8 +199,3 @@ def sides(worker, function, steps=1):
             orch.submit_sub(handle, make_args((source, INPUT), (args.tensor(i), INOUT)))
 
     return worker.record(orchestrate, make_args((x, INOUT), (y, INOUT), scalars=[0])), x, y
-
-
-def fresh(count=COUNT):
-    """Return an OUTPUT without memory."""
-    return ContinuousTensor.make(0, (count,), DataType.FLOAT32)

@@ -12,12 +12,12 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from simpler_ref.remote import keys
 
-ROOT = Path(__file__).parents[1]
+from .spec_rules import ROOT
+
 DEADLINE_S = 60.0
 TOOLS = ("ip", "tc", "nft", "unshare")
 NUMBERS = itertools.count(os.getpid() % 1000 * 8)
@@ -156,11 +156,3 @@ def two_hosts(folder: Path):
             if hasattr(host, "daemon"):
                 host.kill()
             call("ip", "netns", "del", host.name)
-
-
-def until(true, timeout_s: float = DEADLINE_S) -> None:
-    """Wait until something is true."""
-    end = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < end, "in vain"
-        time.sleep(0.01)

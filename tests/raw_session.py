@@ -8,7 +8,15 @@ import zmq
 from simpler_ref import __version__
 from simpler_ref.remote.connection import Order, prepare
 from simpler_ref.remote.fleets import ProcessFleet
-from simpler_ref.remote.frames import FrameType, HelloPayload, decode_hello, encode_hello
+from simpler_ref.remote.frames import (
+    FrameType,
+    HelloPayload,
+    decode_completion,
+    decode_control_reply,
+    decode_hello,
+    encode_control,
+    encode_hello,
+)
 from simpler_ref.remote.keys import KeyPair, new_pair, secure_client
 from simpler_ref.remote.manifest import Manifest
 from simpler_ref.remote.session_frames import profile
@@ -43,6 +51,16 @@ class Client:
         if not self.socket.poll(timeout_s * 1000):
             return None
         return self.order.decode(self.socket.recv())
+
+    def run(self, payload):
+        """Have it run a task; return the completion."""
+        return decode_completion(self.ask(FrameType.TASK, payload).payload)
+
+    def control(self, name, payload=b""):
+        """Ask it for something; return the words of its refusal, or the bytes of the result."""
+        asked = encode_control(name, 1, payload)
+        reply = decode_control_reply(self.ask(FrameType.CONTROL, asked).payload)
+        return reply.error_message or reply.result_bytes
 
     def greet(self, **wrong):
         """Exchange HELLOs, and return what the session's says."""
@@ -91,3 +109,12 @@ def session(pair=None, **fields):
             client.socket.close(linger=0)
         context.term()
         place.stop(5.0)
+
+
+@contextmanager
+def greeted(**fields):
+    """Yield a place whose session has greeted a client, and the client."""
+    with session(**fields) as (place, connect):
+        client = connect()
+        client.greet()
+        yield place, client

@@ -6,63 +6,27 @@ from simpler_ref import remote_l3_protocol as wire
 from simpler_ref.task_interface import CallConfig, ContinuousTensor, DataType
 
 
-def fields(encode, kind):
-    """Return an encoder of messages from one that takes their fields."""
-    return kind, lambda one: encode(*vars(one).values())
+def of(kind, name, fields=False):
+    """Return class, encoder and decoder of a message; some encoders take its fields one by one."""
+    encode, decode = getattr(wire, f"encode_{name}"), getattr(wire, f"decode_{name}")
+    return kind, (lambda one: encode(*vars(one).values())) if fields else encode, decode
 
 
 MESSAGES = {
-    "hello": (wire.HelloPayload, wire.encode_hello, wire.decode_hello),
-    "completion": (*fields(wire.encode_completion, wire.CompletionPayload), wire.decode_completion),
-    "control": (*fields(wire.encode_control, wire.ControlPayload), wire.decode_control),
-    "control_reply": (
-        *fields(wire.encode_control_reply, wire.ControlReplyPayload),
-        wire.decode_control_reply,
-    ),
-    "register_callable": (
-        *fields(wire.encode_register_callable_command, wire.RegisterCallableCommand),
-        wire.decode_register_callable_command,
-    ),
-    "digest_callable": (
-        *fields(wire.encode_digest_callable_command, wire.DigestCallableCommand),
-        wire.decode_digest_callable_command,
-    ),
-    "chip_callable": (
-        wire.RemoteChipCallablePayload,
-        wire.encode_remote_chip_callable_payload,
-        wire.decode_remote_chip_callable_payload,
-    ),
-    "export_request": (
-        wire.ExportBufferRequest,
-        wire.encode_export_buffer_request,
-        wire.decode_export_buffer_request,
-    ),
-    "export_result": (
-        wire.ExportBufferResult,
-        wire.encode_export_buffer_result,
-        wire.decode_export_buffer_result,
-    ),
-    "import_request": (
-        wire.ImportBufferRequest,
-        wire.encode_import_buffer_request,
-        wire.decode_import_buffer_request,
-    ),
-    "import_result": (
-        wire.ImportBufferResult,
-        wire.encode_import_buffer_result,
-        wire.decode_import_buffer_result,
-    ),
-    "release_import": (
-        wire.ReleaseImportRequest,
-        wire.encode_release_import_request,
-        wire.decode_release_import_request,
-    ),
-    "task": (wire.TaskPayloadWire, wire.encode_task_payload, wire.decode_task_payload),
-    "frame": (
-        wire.Frame,
-        lambda one: wire.encode_frame(one.header, one.payload),
-        wire.decode_frame,
-    ),
+    "hello": of(wire.HelloPayload, "hello"),
+    "completion": of(wire.CompletionPayload, "completion", fields=True),
+    "control": of(wire.ControlPayload, "control", fields=True),
+    "control_reply": of(wire.ControlReplyPayload, "control_reply", fields=True),
+    "register_callable": of(wire.RegisterCallableCommand, "register_callable_command", fields=True),
+    "digest_callable": of(wire.DigestCallableCommand, "digest_callable_command", fields=True),
+    "chip_callable": of(wire.RemoteChipCallablePayload, "remote_chip_callable_payload"),
+    "export_request": of(wire.ExportBufferRequest, "export_buffer_request"),
+    "export_result": of(wire.ExportBufferResult, "export_buffer_result"),
+    "import_request": of(wire.ImportBufferRequest, "import_buffer_request"),
+    "import_result": of(wire.ImportBufferResult, "import_buffer_result"),
+    "release_import": of(wire.ReleaseImportRequest, "release_import_request"),
+    "task": of(wire.TaskPayloadWire, "task_payload"),
+    "frame": (wire.Frame, lambda one: wire.encode_frame(*one), wire.decode_frame),
 }
 """By the names of the vectors: class, encoder, decoder."""
 

@@ -13,11 +13,9 @@ from pathlib import Path
 from simpler_ref.remote.manifest import Manifest
 from simpler_ref.version import __version__
 
-from .system.programs import dies
+from .spec_rules import ROOT
+from .support import DEADLINE_S
 
-DEADLINE_S = 30.0
-"""A guard against hangs, not a measurement."""
-ROOT = Path(__file__).parents[1]
 PARENT = """
 import signal, sys
 from simpler_ref.remote.fleets import ProcessFleet
@@ -83,7 +81,3 @@ def parent_of(fleet: str, *args: str):
             yield parent, int(parent.stdout.readline())
         finally:
             parent.kill()
-
-
-is_gone = dies
-"""Waits until a process has ended, which need not be a child of this one; says whether it has."""

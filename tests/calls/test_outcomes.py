@@ -6,7 +6,6 @@ import enum
 import gc
 import itertools
 import math
-import pickle
 import struct
 import threading
 import weakref
@@ -216,27 +215,6 @@ def test_objects_with_arrays_and_containers_that_contain_themselves_survive():
     assert result[1] is result and result[0] == 1
 
 
-class Beside:
-    """Puts a buffer of its own beside the pickle, as other libraries' arrays do."""
-
-    def __init__(self, raw):
-        self.raw = raw
-
-    def __reduce_ex__(self, protocol):
-        return Beside, (pickle.PickleBuffer(self.raw),)
-
-
-def test_functions_and_classes_without_a_name_to_import_survive():
-    class Local:
-        def __init__(self, array):
-            self.array = array
-
-    offset = 5
-    assert through(lambda x: x + offset)(1) == 6
-    result = through(Local(np.arange(3)))
-    assert type(result) is Local and same(result.array, np.arange(3))
-
-
 def test_what_cannot_be_pickled_is_refused_with_its_type_and_a_remedy():
     inside = {"a": [np.zeros(3), threading.Lock()]}
     for value, type_name in (
@@ -253,19 +231,3 @@ def test_what_cannot_be_pickled_is_refused_with_its_type_and_a_remedy():
         deep = [deep]
     with pytest.raises(TypeError, match=r"cannot be pickled .*recursion"):
         encode(deep)
-
-
-def refuse_here():
-    raise OSError("not here")
-
-
-class Elsewhere:
-    def __reduce__(self):
-        return refuse_here, ()
-
-
-def test_a_value_that_cannot_be_rebuilt_says_so():
-    with pytest.raises(
-        pickle.UnpicklingError, match="cannot be rebuilt in this process: OSError: not here"
-    ):
-        through(Elsewhere())

@@ -19,6 +19,7 @@ from simpler_ref.calls.outcomes import decode_error, encode_error, write
 from simpler_ref.errors import HazardError, RemoteTraceback, TaskError, WorkerLostError
 
 WHERE = "level 3 sub worker 0, task 5 (scale)"
+LOCK = threading.Lock()
 DETAILS = {"task": 5, "callable_name": "scale", "worker": 0, "pid": 77}
 
 
@@ -292,17 +293,12 @@ def test_what_cannot_be_rebuilt_is_a_plain_task_error_with_its_text(original):
 @pytest.mark.parametrize(
     ("kind", "args", "value", "names"),
     [
-        (ValueError, (threading.Lock(),), 1, ["args[0] (cannot pickle '_thread.lock' object)"]),
-        (
-            ValueError,
-            ("text", 5),
-            threading.Lock(),
-            ["extra (cannot pickle '_thread.lock' object)"],
-        ),
+        (ValueError, (LOCK,), 1, ["args[0] (cannot pickle '_thread.lock' object)"]),
+        (ValueError, ("text", 5), LOCK, ["extra (cannot pickle '_thread.lock' object)"]),
         (ValueError, ("text",), b"x" * outcomes.EXCEPTION_LIMIT, ["extra (", "bytes are too many"]),
         (KeyError, ("text",), np.zeros(10**7, np.uint8), ["extra (", "bytes are too many"]),
         (ValueError, ("e" * 5_000_000,), 1, ["args[0] (", "bytes are too many"]),
-        (Sloted, (threading.Lock(),), 1, ["args[0] (", "place (", "_Sloted__hidden ("]),
+        (Sloted, (LOCK,), 1, ["args[0] (", "place (", "_Sloted__hidden ("]),
         (Broken, ("b",), 1, []),
     ],
     ids=["argument", "attribute", "long attribute", "array", "long text", "slot", "own pickle"],

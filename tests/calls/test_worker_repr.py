@@ -1,10 +1,10 @@
 """What a Worker says of itself."""
 
-import time
-
 import numpy as np
 
 import simpler_ref as sr
+
+from ..conformance.calls.tasks import wait_at
 
 
 def test_a_worker_says_what_it_has_and_what_it_does():
@@ -15,12 +15,7 @@ def test_a_worker_says_what_it_has_and_what_it_does():
         w.init()
         assert repr(w) == "<Worker: level 3, 2 sub workers, in threads, open>"
         gate = w.share(np.zeros(1, np.int32))
-
-        def wait_at_gate():
-            while not gate[0]:
-                time.sleep(0.001)
-
-        held = [w.submit(wait_at_gate) for _ in range(3)]
+        held = [wait_at(gate) for _ in range(3)]
         assert repr(w).endswith(", open, 3 calls waiting or running>")
         gate[0] = 1
         assert [one.result() for one in held] == [None] * 3

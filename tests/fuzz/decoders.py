@@ -14,11 +14,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from simpler_ref import callable_identity as ci
-from simpler_ref.callable_identity import (
-    CallableHandle,
-    CallableKind,
-    TargetNamespace,
-)
+from simpler_ref.callable_identity import CallableHandle, CallableKind, TargetNamespace
 from simpler_ref.callables import identity, payloads
 from simpler_ref.engine.view.mailbox import MailboxView
 from simpler_ref.errors import CallableError
@@ -32,6 +28,7 @@ from simpler_ref.workers.loop import LocalCallables, obey
 from simpler_ref.workers.reports import read_error
 
 from ..remote_messages import MESSAGES, VALID
+from ..remote_messages import configs as valid_configs
 from ..support import received, small_engine, unmap
 from .edits import NUMBERS, edited, edited_in_place
 
@@ -68,11 +65,7 @@ texts = st.one_of(st.text(max_size=40), st.text(st.characters(), max_size=400))
 
 
 # ---------------------------------------------------------------- configurations
-@st.composite
-def configs(draw):
-    fields = [draw(st.integers(0, 4)) for _ in range(7)]
-    prefix = draw(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20))
-    return struct.pack("<7i1024s", *fields, prefix.encode() or b"p")
+configs = valid_configs().map(CallConfig.to_bytes)
 
 
 def check_config(raw):
@@ -82,14 +75,14 @@ def check_config(raw):
 
 
 # ---------------------------------------------------------------- tensors and the mailbox
-@st.composite
-def tensors(draw):
-    """Draw the 40 bytes of a tensor that can be."""
-    shapes = draw(st.lists(st.integers(0, 9), max_size=5))
-    made = ContinuousTensor.make(
-        draw(words), shapes, draw(st.sampled_from(DataType)), draw(st.booleans())
-    )
-    return made._wire
+tensors = st.builds(
+    ContinuousTensor.make,
+    words,
+    st.lists(st.integers(0, 9), max_size=5),
+    st.sampled_from(DataType),
+    st.booleans(),
+).map(lambda one: one._wire)
+"""The 40 bytes of a tensor that can be."""
 
 
 def same_tensor(wire):
@@ -122,11 +115,10 @@ def check_tensor(raw):
 @st.composite
 def mailboxes(draw):
     """Draw a mailbox with a task in it."""
-    wires = draw(st.lists(tensors(), max_size=4))
+    wires = draw(st.lists(tensors, max_size=4))
     scalars, box = draw(st.lists(words, max_size=4)), bytearray(L.MAILBOX_SIZE)
     struct.pack_into("<i", box, 0, L.TASK_READY)
-    box[L.MAILBOX_OFF_CONFIG :][: L.CALL_CONFIG_SIZE] = draw(configs())
-    config = draw(configs())
+    config = draw(configs)
     box[L.MAILBOX_OFF_CONFIG : L.MAILBOX_OFF_CONFIG + len(config)] = config
     blob = struct.pack("<ii", len(wires), len(scalars)) + b"".join(wires)
     blob += struct.pack(f"<{len(scalars)}Q", *scalars)
@@ -265,7 +257,7 @@ def submits(draw):
     tensors_count, scalars = (sum(column) for column in zip(*shares, strict=True))
     parts = []
     for _ in range(tensors_count):
-        wire = bytearray(draw(tensors()))
+        wire = bytearray(draw(tensors))
         wire[:8] = draw(st.sampled_from((0, 4096, 8192, (1 << 64) - 8))).to_bytes(8, "little")
         wire[34] = draw(st.integers(0, 5))
         parts.append(bytes(wire))
@@ -409,8 +401,8 @@ def remote_target(name):
 
 
 TARGETS = {
-    "config": Target(edited(configs()), check_config),
-    "tensor": Target(edited_in_place(tensors()), check_tensor),
+    "config": Target(edited(configs), check_config),
+    "tensor": Target(edited_in_place(tensors), check_tensor),
     "mailbox": Target(damaged_mailboxes(), check_mailbox),
     "request": Target(requests(), check_request),
     "submit": Target(submits(), check_submit),

@@ -18,13 +18,13 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import psutil
 
 from simpler_ref.jit.entries import entries
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+from ..spec_rules import ROOT
+
 DEADLINE_S = 40.0
 """A guard against hangs: no test asserts how long anything takes."""
 
@@ -188,6 +188,19 @@ exec(source)
         return out
 
 
+def output_of(source: str, **environ: str) -> str:
+    """Run a script in a fresh interpreter, with no word on stderr; return its output."""
+    done = subprocess.run(
+        [sys.executable, "-c", source],
+        env=os.environ | environ,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
 class Fork:
     """A function that runs in a fork of the test: a program that needs no time to import."""
 
@@ -224,14 +237,10 @@ class Fork:
 
     def wait(self) -> int:
         """Wait for the function's end; return the exit code, negative for a signal."""
-        fd = os.pidfd_open(self.pid)
-        try:
-            ends = select.select([fd], [], [], DEADLINE_S)[0]
-            if not ends:
-                self.kill(signal.SIGABRT)  # pytest has made it say on stderr where its threads are
-            assert ends, "the forked program hangs"
-        finally:
-            os.close(fd)
+        ends = dies(self.pid)
+        if not ends:
+            self.kill(signal.SIGABRT)  # pytest has made it say on stderr where its threads are
+        assert ends, "the forked program hangs"
         _, status = os.waitpid(self.pid, 0)
         self.pid = 0
         return os.waitstatus_to_exitcode(status)
@@ -328,7 +337,7 @@ class Concurrently:
 
 
 def dies(pid: int) -> bool:
-    """Say whether a process that is not our child ends within the deadline."""
+    """Say whether a process, our child or not, ends within the deadline."""
     try:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:

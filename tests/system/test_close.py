@@ -19,8 +19,9 @@ import numpy as np
 import psutil
 import pytest
 
-from simpler_ref import TaskCancelledError, Worker
+from simpler_ref import TaskCancelledError, Worker, task
 from simpler_ref import TensorArgType as T
+from simpler_ref.calls.current import current
 
 from ..support import DEADLINE_S, make_args, wait_until
 from .programs import Concurrently, Fork, dies, in_a_fork, terminate
@@ -172,19 +173,14 @@ def test_open_and_close_many_times_takes_no_more_of_anything(rounds):
             ok = w.register(mark)
             assert_works(w, ok, marks)
 
-    def holdings():
-        gc.collect()
-        return len(process.open_files()), process.num_fds(), process.num_threads()
-
     for _ in range(5):
         cycle()
-    before, rss, maps = holdings(), process.memory_info().rss, len(process.memory_maps(False))
+    before, rss, maps = Holdings(), process.memory_info().rss, len(process.memory_maps(False))
     for _ in range(rounds):
         cycle()
-    assert holdings() == before
+    before.assert_no_more()
     assert process.memory_info().rss - rss < (4 << 20) + rounds * (64 << 10)
     assert len(process.memory_maps(False)) - maps < rounds / 2
-    assert process.children(recursive=True) == []
 
 
 # ---------------------------------------------------------------- more than one
@@ -239,6 +235,52 @@ def test_a_fork_while_another_thread_is_busy_with_the_worker_can_go_on():
                 assert fork.wait() == 0
             release.set()
         assert w.run(lambda *_: None).tasks == 0
+
+
+@task
+def add(a, b):
+    return a + b
+
+
+def use_calls_in_a_fork(w, futures):
+    """See what a forked process may do with the program's calls."""
+    assert current() is None
+    assert add(1, 2) == 3
+    for one in futures:
+        assert not one.done() and not one.running()
+        assert "another process" in repr(one)
+        for ask in (one.result, one.exception):
+            with pytest.raises(RuntimeError, match=f"belongs to process {os.getppid()}"):
+                ask()
+    with pytest.raises(RuntimeError, match="needs a Worker of its own"):
+        w.submit(add, 1, 2)
+    with Worker(num_sub_workers=1) as mine:
+        assert add(1, 2).result() == 3
+        assert mine.submit(os.getppid).result() != os.getppid()
+    futures.clear()
+    gc.collect()
+
+
+@pytest.mark.spec("CALL-STREAM-5")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@pytest.mark.slow("forks beside threads that call, many times")
+def test_a_process_may_be_forked_while_other_threads_call(mode):
+    ended = threading.Event()
+    with Worker(num_sub_workers=2, child_mode=mode) as w:
+        add(1, 2).result()
+
+        def call():
+            while not ended.is_set():
+                assert add(1, 2).result(timeout=30) == 3
+
+        with contextlib.ExitStack() as threads:
+            for _ in range(3):
+                threads.enter_context(Concurrently(call))
+            threads.callback(ended.set)
+            held = w.submit(time.sleep, 0.5)
+            for _ in range(5):
+                with Fork(lambda: use_calls_in_a_fork(w, [held])) as child:
+                    assert child.wait() == 0
 
 
 def test_no_process_keeps_descriptors_of_a_worker_that_is_not_its_own():

@@ -19,7 +19,7 @@ from simpler_ref import TensorArgType as T
 from ..segments import segments
 from ..support import Gate, make_args, wait_until
 from .programs import Concurrently, Fork, dies, in_a_fork, terminate
-from .workers import Bench, assert_works, mark, only, rounds, server_of, shared_words
+from .workers import Bench, assert_works, mark, only, rounds, shared_words
 
 
 # ---------------------------------------------------------------- a worker
@@ -56,29 +56,6 @@ def works_again(bench):
     with contextlib.suppress(WorkerLostError):
         bench.assert_works()
         return True
-
-
-@pytest.mark.parametrize("who", ["worker", "fork server"])
-def test_who_is_stopped_does_not_keep_close_waiting_for_ever(monkeypatch, who):
-    monkeypatch.setattr(simpler_ref.workers.fork_server, "GRACE_S", 0.2)
-    if who == "fork server":
-        monkeypatch.setattr(simpler_ref.workers.processes, "GRACE_S", -1.8)
-    with Bench(workers=2) as bench:
-        pids = [server_of(bench.w), *bench.w.worker_pids()]
-        terminate(pids[who == "worker"], signal.SIGSTOP)
-    assert all(dies(pid) for pid in pids)
-
-
-# ---------------------------------------------------------------- the fork server
-def test_a_killed_fork_server_takes_its_workers_with_it_and_both_are_replaced():
-    with Bench(workers=2) as bench:
-        for _ in range(2):
-            pids, server = bench.w.worker_pids(), server_of(bench.w)
-            terminate(server)
-            assert all(dies(pid) for pid in pids)
-            bench.wait_for_deaths(2)
-            bench.assert_works()
-            assert not {server, *pids} & {server_of(bench.w), *bench.w.worker_pids()}
 
 
 # ---------------------------------------------------------------- the program

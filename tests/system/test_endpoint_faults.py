@@ -19,16 +19,14 @@ from simpler_ref import (
     CallableError,
     ControlError,
     RemoteError,
-    TaskArgs,
     TaskError,
     WorkerLostError,
     WorkerStartError,
 )
 from simpler_ref.remote import HostFleet, fail_points
 from tests import far_side, list_programs, network
-from tests.endpoints import COUNT, EXISTING, INOUT, INPUT, program
-from tests.network import until
-from tests.support import sample
+from tests.endpoints import COUNT, EXISTING, INOUT, INPUT, arm, program
+from tests.support import make_args, sample, wait_until
 
 from .programs import Program
 
@@ -58,7 +56,7 @@ class Scene:
 
         def orch_fn(orch, args, config):
             orch.submit_next_level(handle, task[1], worker=0)
-            until(lambda: self.worker.endpoints()[0]["frames_sent"] > sent)
+            wait_until(lambda: self.worker.endpoints()[0]["frames_sent"] > sent)
             action()
 
         self.worker.run(orch_fn)
@@ -66,7 +64,7 @@ class Scene:
     def until_back(self):
         """Run tasks elsewhere until both endpoints are there."""
         nothing = far_side.nothing, None, {"worker": 1}
-        until(lambda: self.program.run(nothing) or self.worker.endpoints()[0]["alive"])
+        wait_until(lambda: self.program.run(nothing) or self.worker.endpoints()[0]["alive"])
 
     def works(self):
         """Assert that both endpoints run tasks, and move memory from one to the other."""
@@ -84,8 +82,7 @@ class Scene:
 def find_their_way(two, x=None):
     """Return an array to which both endpoints have added, wherever it was."""
     x = two.worker.zeros(COUNT, np.float32) if x is None else x
-    args = TaskArgs()
-    args.add_tensor(x, INOUT)
+    args = make_args((x, INOUT))
     two.run(*[(far_side.add_one, args, {"worker": i}) for i in range(2)])
     return x
 
@@ -100,7 +97,7 @@ def scene(folder, **spec):
             yield Scene(hosts, made)
         for host in hosts:
             host.heal()
-            until(lambda host=host: not host.processes())
+            wait_until(lambda host=host: not host.processes())
 
 
 # ---------------------------------------------------------------- the network
@@ -124,7 +121,7 @@ def test_a_host_that_cannot_be_reached_is_lost_and_comes_back_as_a_new_session(t
             WorkerLostError, match=r"endpoint 0 of tcp://.*(silent for 1\.0 s|is lost)"
         ):
             it.during((far_side.sleep, None), lambda: host.cut(host.here, way))
-        until(lambda: not host.processes())  # there it knows, too, though nobody could tell it
+        wait_until(lambda: not host.processes())  # there it knows, too, though nobody could tell it
         host.heal()
         it.works()
         assert it.session(0) != before
@@ -196,7 +193,7 @@ def test_hosts_stop_working_for_a_program_that_is_gone(tmp_path):
             assert all(host.processes() for host in hosts)
             parent.process.kill()
             for host in hosts:
-                until(lambda host=host: not host.processes())
+                wait_until(lambda host=host: not host.processes())
 
 
 # ---------------------------------------------------------------- processes
@@ -239,10 +236,7 @@ def test_whoever_dies_while_tensors_move_for_the_next_task_is_noticed(point, tmp
             for array in x:
                 one.worker.renew(array)
                 array[:] = 0
-            args = [TaskArgs() for _ in x]
-            for given, array in zip(args, x, strict=True):
-                given.add_tensor(array, INOUT)
-                given.add_scalar(2)
+            args = [make_args((array, INOUT), scalars=[2]) for array in x]
             try:
                 one.run(*[(task, given) for given in args], (far_side.add_one, args[0]))
                 assert [array[0] for array in x] == [1] + [0] * 7
@@ -297,16 +291,6 @@ def test_processes_killed_at_any_time_end_a_replay_and_the_next_is_right(whom):
             killer.join()
             assert "endpoint" in str(seen)
             assert both.replay() is None
-
-
-def arm(point, folder, monkeypatch):
-    """Let the first to come to a point die there; return the file that is gone then."""
-    once = folder / "once"
-    once.touch()
-    armed = f"{point}:{once}"
-    monkeypatch.setenv("SIMPLER_REF_FAIL_AT", armed)  # for sessions
-    monkeypatch.setattr(fail_points, "armed", armed)  # for links
-    return once
 
 
 @pytest.mark.parametrize("point", sample(fail_points.LINK[::-1] + fail_points.SESSION, 2))

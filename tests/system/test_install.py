@@ -1,4 +1,4 @@
-"""The package is built without a warning, from a checkout and from its sdist, and leaves no trace."""
+"""The package is built without a warning, as sources and as a wheel of these, and leaves no trace."""
 
 import importlib
 import os
@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import venv
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -50,7 +49,7 @@ def run(*command, cwd):
     return done.stdout
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def elsewhere(tmp_path_factory):
     """Give a folder with the sources and an environment that has setuptools and what they need."""
     folder = tmp_path_factory.mktemp("install")
@@ -102,43 +101,28 @@ def files(folder):
     }
 
 
-@pytest.fixture(scope="module")
-def sdist(elsewhere):
-    """Give the sdist, which is built without a warning."""
+@pytest.mark.long
+@pytest.mark.timeout(2 * DEADLINE_S)
+def test_it_is_built_installed_whole_used_and_uninstalled_without_a_warning_or_a_trace(
+    elsewhere, tmp_path
+):
     build = "import setuptools.build_meta as b; print(b.build_sdist('../dist'))"
     said = run(python(elsewhere), "-W", "default", "-c", build, cwd=elsewhere / "sources")
     assert not warnings(said), said
-    (path,) = (elsewhere / "dist").glob("*.tar.gz")
-    return path
-
-
-@pytest.mark.long
-@pytest.mark.timeout(DEADLINE_S)
-def test_a_wheel_of_the_checkout_has_what_it_needs_and_is_built_without_a_warning(elsewhere):
-    options = ("-v", "--no-deps", "--no-build-isolation", "--wheel-dir", "wheels")
-    said = pip(elsewhere, "wheel", *options, "./sources")
-    assert not warnings(said), said
-    (wheel,) = (elsewhere / "wheels").glob("*.whl")
-    names = {name for name in zipfile.ZipFile(wheel).namelist() if "dist-info" not in name}
-    sources = {
-        path.relative_to(ROOT).as_posix()
-        for path in (ROOT / "simpler_ref").rglob("*")
-        if path.suffix in (".py", ".typed", ".html") or path.parent.name == "include"
-    }
-    built = {f"simpler_ref/native_chip/{name}.so" for name in ("_shim", "_runtime", "_launch_all")}
-    built.add("simpler_ref/calls/_quick.so")
-    assert names == sources | built
-
-
-@pytest.mark.long
-@pytest.mark.timeout(2 * DEADLINE_S)
-def test_nothing_is_left_when_it_was_installed_from_the_sdist_used_and_uninstalled(
-    elsewhere, sdist, tmp_path
-):
+    (sdist,) = (elsewhere / "dist").glob("*.tar.gz")
     before = files(site_packages(elsewhere))
     said = pip(elsewhere, "install", "-v", "--no-deps", "--no-build-isolation", sdist)
     assert not warnings(said), said
     package = site_packages(elsewhere) / "simpler_ref"
+    sources = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "simpler_ref").rglob("*")
+        if path.suffix in (".py", ".typed", ".html", ".txt") or path.parent.name == "include"
+    }
+    built = {f"simpler_ref/native_chip/{name}.so" for name in ("_shim", "_runtime", "_launch_all")}
+    built |= {"simpler_ref/calls/_quick.so", "simpler_ref/jit/_entry.so"}
+    installed = [path for path in package.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    assert {path.relative_to(package.parent).as_posix() for path in installed} == sources | built
     used = run(python(elsewhere), "-c", PROGRAM, cwd=tmp_path)
     assert used.splitlines()[-1] == str(package / "__init__.py"), used
     assert files(site_packages(elsewhere)) > before

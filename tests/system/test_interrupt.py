@@ -271,9 +271,7 @@ def test_whatever_is_interrupted_once_or_twice_the_worker_works_and_leaves_nothi
             for name in uses:
                 use(name, rng)
                 before.assert_no_more(descriptors=False)
-            Uses(
-                kind, tmp_path
-            ).block()  # has the descriptors closed that a finalizer should have closed
+            Uses(kind, tmp_path).block()  # closes descriptors that a finalizer should have closed
             before.assert_no_more()
 
     many = 3 if kind == "spawn" else 10

@@ -1,15 +1,14 @@
 """Compiled kernels are kept on disk and never outlive the sources they were made from."""
 
 import ast
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import simpler_ref
+
+from .programs import output_of
 
 
 @pytest.fixture
@@ -22,16 +21,7 @@ def package(tmp_path):
 
 def python(program):
     """Run a program with compiled kernels in a process of its own; return what it prints."""
-    compiled = {"NUMBA_DISABLE_JIT": "0", "SIMPLER_REF_FAIL_POINTS": "0"}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | compiled,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
+    return output_of(program, NUMBA_DISABLE_JIT="0", SIMPLER_REF_FAIL_POINTS="0")
 
 
 # ---------------------------------------------------------------- starting up

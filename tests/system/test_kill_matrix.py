@@ -26,7 +26,7 @@ from simpler_ref.jit import fail_points
 from simpler_ref.jit import layout as L
 from simpler_ref.workers.kinds import WorkerKind
 
-from ..support import wait_until
+from ..support import make_args, wait_until
 from .workers import mark, shared_words
 
 if not fail_points.FAIL_POINTS:
@@ -69,18 +69,15 @@ HELD, GO = 6, 7
 
 def to(marks, index, tag=T.NO_DEP) -> TaskArgs:
     """Return arguments for `mark`, which counts in a row."""
-    args = TaskArgs()
-    args.add_tensor(marks[index], tag)
-    args.add_scalar(0)
-    return args
+    return make_args((marks[index], tag), scalars=[0])
 
 
 # ---------------------------------------------------------------- the kinds
-class Rig:
-    """A Worker with a pool of one kind, whose members can be told where to die."""
+class SubRig:
+    """A Worker with sub workers, or with others of one kind, which can be told where to die."""
 
-    label: str
-    pinned = True
+    label = "sub_worker"
+    pinned = False
     depth = 1
 
     def __init__(self, members: int):
@@ -94,7 +91,7 @@ class Rig:
         self.late_handle = None
 
     @classmethod
-    def started(cls, members: int = 0) -> Rig:
+    def started(cls, members: int = 0) -> SubRig:
         """Return a rig that has started and knows a late callable; by default with few members."""
         rig = cls(members or (2 if cls.pinned else 1))
         rig.w.start()
@@ -109,7 +106,7 @@ class Rig:
 
     # what differs
     def make(self, members: int) -> Worker:
-        raise NotImplementedError
+        return Worker(level=3, num_sub_workers=members, mailbox_depth=self.depth)
 
     def old(self):
         return mark
@@ -118,10 +115,10 @@ class Rig:
         return lambda args: mark(args)
 
     def submit(self, orch, handle, member: int, args: TaskArgs) -> None:
-        orch.submit_next_level(handle, args, worker=member)
+        orch.submit_sub(handle, args)
 
     def group(self, orch, handle, args: list[TaskArgs]) -> None:
-        orch.submit_next_level_group(handle, args, workers=list(range(len(args))))
+        orch.submit_sub_group(handle, args)
 
     # what does not
     @property
@@ -182,20 +179,6 @@ class Rig:
         assert self.pid(member) != pid, "nobody took its place"
 
 
-class SubRig(Rig):
-    label = "sub_worker"
-    pinned = False
-
-    def make(self, members):
-        return Worker(level=3, num_sub_workers=members, mailbox_depth=self.depth)
-
-    def submit(self, orch, handle, member, args):
-        orch.submit_sub(handle, args)
-
-    def group(self, orch, handle, args):
-        orch.submit_sub_group(handle, args)
-
-
 @leaf
 def leaf_mark(words: int64[:], index: int):
     words[index] += 1
@@ -238,8 +221,9 @@ class Counting(WorkerKind):
         callable(view)
 
 
-class CustomRig(Rig):
+class CustomRig(SubRig):
     label = "custom_worker"
+    pinned = True
 
     def make(self, members):
         self.known = shared_words(8)
@@ -248,8 +232,14 @@ class CustomRig(Rig):
             w.add_next_level(Counting(self.known, member))
         return w
 
+    def submit(self, orch, handle, member, args):
+        orch.submit_next_level(handle, args, worker=member)
 
-def deeper(rig_type: type[Rig], depth: int) -> type[Rig]:
+    def group(self, orch, handle, args):
+        orch.submit_next_level_group(handle, args, workers=list(range(len(args))))
+
+
+def deeper(rig_type: type[SubRig], depth: int) -> type[SubRig]:
     """Return the same kind of rig, whose workers can be given several tasks at once."""
     return type(f"{rig_type.__name__}{depth}", (rig_type,), {"depth": depth})
 
@@ -261,7 +251,7 @@ KINDS += [deeper(kind, 2) for kind in KINDS]
 TURNS = itertools.count()
 
 
-def act(kinds: list[type[Rig]], points: tuple[str, ...] = (), **more):
+def act(kinds: list[type[SubRig]], points: tuple[str, ...] = (), **more):
     """Run an act in all combinations, but for `make test` once at each point: the others take turns."""
     axes = [*more.values(), kinds]
     cells = []

@@ -3,11 +3,11 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from ..spec_rules import ROOT
+
 DEADLINE_S = 110
 PEERS = ["own", "own_threads", "pool", "futures", "plain", "numpy"]
 MEASURED = ["independent", "chain", "stencil", "tree", "random_1e6", "send", "cholesky"]

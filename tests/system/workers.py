@@ -9,11 +9,11 @@ import numpy as np
 import psutil
 import pytest
 
-from simpler_ref import TaskArgs, Worker
 from simpler_ref import TensorArgType as T
+from simpler_ref import Worker
 from simpler_ref.jit import layout as L
 
-from ..support import Gate, make_args, wait_until
+from ..support import Gate, make_args
 from .programs import Concurrently
 
 
@@ -39,12 +39,8 @@ def only(handle, args=None):
 
 def pass_on(args):
     """Return the arguments a task was given, for one of its own."""
-    own = TaskArgs()
-    for i in range(args.tensor_count()):
-        own.add_tensor(args.tensor(i), T.INOUT)
-    for i in range(args.scalar_count()):
-        own.add_scalar(args.scalar(i))
-    return own
+    tensors = ((args.tensor(i), T.INOUT) for i in range(args.tensor_count()))
+    return make_args(*tensors, scalars=map(args.scalar, range(args.scalar_count())))
 
 
 def assert_works(worker, handle, marks):
@@ -110,7 +106,3 @@ class Bench:
         orch.submit_sub(self.busy)
         for _ in range(10):
             orch.submit_sub(self.ok, make_args((self.marks, T.NO_DEP), scalars=[1]))
-
-    def wait_for_deaths(self, count: int = 1):
-        """Wait until the Worker knows that so many of its processes have died."""
-        wait_until(lambda: len(self.w.worker_pids()) <= self.w.num_sub_workers - count)

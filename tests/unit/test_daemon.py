@@ -21,8 +21,9 @@ from simpler_ref.remote.daemon import START, Daemon, common_modules
 from simpler_ref.remote.host_fleet import HostFleet
 from simpler_ref.remote.manifest import to_line
 
-from ..sessions import DEADLINE_S, is_gone, manifest, parent_of, stand_in
+from ..sessions import DEADLINE_S, manifest, parent_of, stand_in
 from ..support import sample
+from ..system.programs import dies
 
 ROOT = Path(__file__).parents[2]
 DAEMON = """
@@ -88,7 +89,7 @@ def test_a_daemon_starts_a_session_per_request(fleet, served):
     for place in places:
         place.stop(DEADLINE_S)
         assert place.why() == "exited with status 0"
-    assert all(map(is_gone, pids))
+    assert all(map(dies, pids))
 
 
 def test_a_manifest_is_cut_down_to_what_the_daemon_allows(fleet):
@@ -133,7 +134,7 @@ def test_the_end_of_a_session_is_told_at_once(tmp_path, key_file):
 def test_the_end_of_the_connection_ends_the_session(fleet):
     place = fleet.start(manifest(), 0)
     place.close()
-    assert is_gone(place.announcement.pid)
+    assert dies(place.announcement.pid)
 
 
 @pytest.mark.parametrize("number", sample([signal.SIGKILL, signal.SIGSTOP], 1))
@@ -141,7 +142,7 @@ def test_a_session_ends_when_its_parent_is_killed_or_silent(served, key_file, nu
     fleet = "HostFleet([sys.argv[1]], keys=sys.argv[2])"
     with parent_of(fleet, served.address, key_file) as (parent, pid):
         parent.send_signal(number)
-        assert is_gone(pid)
+        assert dies(pid)
 
 
 # ---------------------------------------------------------------- who is refused, and for what

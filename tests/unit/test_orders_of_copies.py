@@ -9,11 +9,10 @@ from functools import partial
 
 import pytest
 
-from tests.copy_model import HOME, Play, Task, drawn, moves_needed, sequentially
+from tests.copy_model import HOME, TENSORS, Play, Task, drawn, moves_needed, sequentially
 from tests.side_by_side_model import SideBySidePlay
 from tests.support import sample
 
-TENSORS = 2
 MOST_PLAYS = 40
 """Of one program; small ones have fewer orders."""
 
@@ -100,7 +99,7 @@ def depends_on(program):
 @pytest.mark.parametrize("name", sample(PROGRAMS))
 def test_tensors_are_right_in_every_order_and_move_no_more_than_needed(name, how):
     program = PROGRAMS[name]
-    expected = sequentially(program, TENSORS)[-1], moves_needed(program)
+    expected = sequentially(program)[-1], moves_needed(program)
     for number, choose in enumerate(every_order()):
         play = PLAYS[how](program, choose, twice=number < MOST_PLAYS)
         assert play.run() is None, number
@@ -146,7 +145,7 @@ def test_after_a_loss_at_any_message_each_tensor_is_the_newest_one_or_refused(na
         for tensor in range(TENSORS):
             right = play.newest(tensor)
             if how == "side by side":  # what was noted last need not be the newest
-                right = 0, *play.made[tensor], *sequentially(program, TENSORS)[-1]
+                right = 0, *play.made[tensor], *sequentially(program)[-1]
             if not play.is_refused(tensor):
                 assert play.memory[tensor] in right, (program, point)
                 kept += 1
@@ -165,7 +164,7 @@ RACES = {
 @pytest.mark.parametrize("name", RACES)
 def test_of_tasks_that_no_edge_orders_the_reader_has_its_version_or_an_error(name):
     program = RACES[name]
-    right, ends = sequentially(program, TENSORS)[-1], set()
+    right, ends = sequentially(program)[-1], set()
     for seed in range(MOST_PLAYS):
         rng = random.Random(seed)
         play = Play(
@@ -216,6 +215,6 @@ def test_tasks_that_share_nothing_run_at_the_same_time_and_wait_for_none():
     ids=["a task overwrites nothing that one before it still reads", "one reader fetches it"],
 )
 def test_side_by_side_each_task_reads_its_version_which_is_fetched_once(program):
-    expected = sequentially(program, TENSORS)[-1], moves_needed(program)
+    expected = sequentially(program)[-1], moves_needed(program)
     for play in side_by_side(program):
         assert (play.memory.tolist(), play.moved) == expected

@@ -2,35 +2,17 @@
 
 import itertools
 import re
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from simpler_ref.errors import RemoteError
-from simpler_ref.remote.copies import (
-    EVENTS,
-    ComingCopies,
-    ComingCopy,
-    CopiedTensor,
-    Copies,
-    CopyState,
-)
+from simpler_ref.remote.copies import EVENTS, ComingCopies, ComingCopy, CopiedTensor, CopyState
 from simpler_ref.remote.copies import _Copy as Copy
 from simpler_ref.remote.directory import Held
 from simpler_ref.remote.windows import bytes_at
+from tests.endpoints import store
 from tests.spec_rules import ROOT
-
-
-def store():
-    """Return copies, and the windows that they offer."""
-    offered = {}
-    mover = SimpleNamespace(
-        address="here",
-        offer=lambda window: offered.update({window.key: window}),
-        withdraw=offered.pop,
-    )
-    return Copies(mover, lambda nbytes: np.zeros(nbytes, np.uint8)), offered
 
 
 @pytest.mark.parametrize(("name", "state"), [*itertools.product(EVENTS, CopyState)])

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 import simpler_ref as sr
+from simpler_ref.calls.inside import Inside
 
 from ...far_calls import add, fill, total  # noqa: F401 (calls of this machine are of the same tasks)
 
@@ -31,6 +32,30 @@ def opened(endpoints=2, subs=1, fleet=None, options=None, **more):
         yield w
 
 
+calls_of_inside = [0]
+
+
+@sr.task
+def calls_counted():
+    return calls_of_inside[0]
+
+
+@contextmanager
+def counting(method, **options):
+    """Give a Worker with one worker that counts its calls of a method of `Inside`."""
+    real = getattr(Inside, method)
+
+    def count(inside, *args):
+        calls_of_inside[0] += 1
+        return real(inside, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Inside, method, count)
+        with sr.Worker(num_sub_workers=1, arena_size=1 << 28, **options) as w:
+            w.start()
+            yield w
+
+
 @sr.task
 def same(value):
     return value
@@ -39,12 +64,6 @@ def same(value):
 @sr.task
 def update(x: sr.InOut, value=1):
     x += value
-
-
-@sr.task
-def stay(begun: sr.Out):
-    begun[...] = 1
-    signal.pause()
 
 
 @sr.task

@@ -8,8 +8,6 @@ import multiprocessing
 import os
 import pickle
 import signal
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures.process import BrokenProcessPool
@@ -21,6 +19,7 @@ from simpler_ref.adapters.executor import Executor
 from simpler_ref.adapters.pool import Pool
 
 from ...support import wait_until
+from ...system.programs import output_of
 
 
 @pytest.fixture
@@ -40,13 +39,8 @@ def test_a_worker_is_an_executor_and_stays_open(w):
     assert isinstance(executor, concurrent.futures.Executor)
     with executor:
         futures = [executor.submit(pow, 2, i) for i in range(5)]
-        assert sorted(one.result() for one in concurrent.futures.as_completed(futures)) == [
-            1,
-            2,
-            4,
-            8,
-            16,
-        ]
+        found = [one.result() for one in concurrent.futures.as_completed(futures)]
+        assert sorted(found) == [1, 2, 4, 8, 16]
         later = executor.submit(time.sleep, 0.2)
         results = executor.map(divmod, range(7), [2] * 7)
     assert later.done() and list(results) == [divmod(i, 2) for i in range(7)]
@@ -154,10 +148,7 @@ executor = Executor(1)
 executor.submit(lambda: (time.sleep(0.3), print("done")))
 executor.shutdown(wait=False)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=100
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+    assert output_of(program) == "done\n"
 
 
 @pytest.mark.spec("CALL-ADAPT-1")

@@ -9,11 +9,10 @@ import pytest
 
 import simpler_ref as sr
 from simpler_ref.calls import compiled
-from simpler_ref.calls.inside import Inside
 from simpler_ref.jit.kernel import INTERPRETED
 
+from .tasks import calls_counted, counting, update, without_worker
 from .tasks import total as python_total
-from .tasks import update, without_worker
 
 compiled_only = pytest.mark.skipif(INTERPRETED, reason="NUMBA_DISABLE_JIT=1: nothing is compiled")
 
@@ -44,36 +43,14 @@ def half(x: sr.In, i: int, up: bool):
     return x[i] / 2 if up else -x[i] / 2
 
 
-calls_of_python = [0]
-
-
-@sr.task
-def look():
-    return calls_of_python[0]
-
-
-def ran():
-    """Return how many calls of compiled tasks Python has run in the worker."""
-    return look().result()
-
-
 @pytest.fixture(scope="module", params=["process", pytest.param("thread", marks=pytest.mark.long)])
 def w(request):
     """Give an open Worker with one worker, in which each type is compiled once for all tests."""
     if request.param is None:
         yield None
         return
-    learn = Inside._learn
-
-    def count(inside, *call):
-        calls_of_python[0] += 1
-        learn(inside, *call)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Inside, "_learn", count)
-        with sr.Worker(num_sub_workers=1, child_mode=request.param, arena_size=1 << 28) as w:
-            w.start()
-            yield w
+    with counting("_learn", child_mode=request.param) as w:
+        yield w
 
 
 @without_worker
@@ -115,13 +92,13 @@ def test_calls_after_the_first_need_no_interpreter(w):
     axpy(y, x, 0.5).result()
     total(x).result()
     half(x, 2, True).result()
-    before = ran()
+    before = calls_counted().result()
     for k in range(20):
         axpy(y, x, k).result()
         axpy(y[1:], x[1:], 1).result()
         assert total(x).result() == 10
         assert half(x, k % 5, k % 2 == 0).result() == (k % 5) / (2 if k % 2 == 0 else -2)
-    assert ran() == before
+    assert calls_counted().result() == before
 
 
 @pytest.mark.slow("compiles for ten types")
@@ -133,10 +110,10 @@ def test_types_in_turn_are_all_compiled_once_even_if_more_than_are_kept(w, monke
     arrays += [w.share(square.astype(np.int16)), w.share(np.array(7.0))]
     for one in arrays:
         assert total(one).result() == float(one.sum(dtype=np.float64))
-    before = ran()
+    before = calls_counted().result()
     for one in 2 * arrays:
         assert total(one).result() == float(one.sum(dtype=np.float64))
-    assert ran() == before
+    assert calls_counted().result() == before
     monkeypatch.setattr(compiled, "_MOST_ENTRIES", 1)
     first = sr.task(compiled=True)(lambda x: x.flat[0])
     with sr.Worker(num_sub_workers=1, child_mode="thread") as other:

@@ -13,7 +13,6 @@ import simpler_ref as sr
 dask = pytest.importorskip("dask", reason="dask is not installed")
 
 import dask.array as da  # noqa: E402
-import dask.bag as db  # noqa: E402
 from dask._task_spec import Task, TaskRef, convert_legacy_graph  # noqa: E402
 from dask.callbacks import Callback  # noqa: E402
 from dask.diagnostics import ProgressBar  # noqa: E402
@@ -81,22 +80,6 @@ def test_graphs_of_every_form(w, graph, keys, expected):
             assert w.dask_get(graph, keys) == expected
         except TypeError as error:
             assert "generator" in str(error)  # which only tasks of one block can pass on
-
-
-@pytest.mark.spec("CALL-DASK-1")
-@pytest.mark.slow("collections of dask are computed twice")
-def test_collections_give_what_they_give_with_dask(w):
-    x = da.from_array(np.arange(400_000.0).reshape(400, 1000), chunks=(150, 400))
-    sums = (x + x.mean(axis=0)).std(axis=1), x.T.dot(x[:, :3]), x[::7, 5].sum()
-    words = db.from_sequence(["one", "two", "two"] * 40, npartitions=5).frequencies()
-    power = dask.delayed(lambda a, b=2: a**b)
-    collections = [*sums, words, power(power(3), b=3)]
-    with dask.config.set(scheduler=w.dask_get):
-        found = dask.compute(*collections)
-    expected = dask.compute(*collections, scheduler="sync")
-    for one, other in zip(found[:3], expected[:3], strict=True):
-        assert np.allclose(one, other)
-    assert sorted(found[3]) == sorted(expected[3]) and found[4] == expected[4] == 729
 
 
 @pytest.mark.spec("CALL-DASK-1")

@@ -113,65 +113,25 @@ def test_a_call_that_needs_a_lost_one_names_the_worker_that_died_and_not_its_suc
         assert f"(pid {pid})" in str(total(x).exception())
 
 
-words = shared_words(2)
-"""Whether workers may not start, and whether `die_once_told` goes on."""
+@pytest.mark.spec("CALL-FAIL-4")
+def test_without_successors_a_run_and_the_end_of_the_worker_do_not_wait():
+    has_none = shared_words(1)
 
+    def refuse_or_start():
+        if has_none[0]:
+            raise OSError("no licence left")
 
-def refuse_or_start():
-    if words[0]:
-        raise OSError("no licence left")
-
-
-@sr.task
-def die_once_told():
-    wait_until(lambda: words[1])
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-@pytest.fixture
-def refusing():
-    """Give a Worker whose workers have no successors until `words[0]` is 0 again."""
-    words[:] = 0
     with sr.Worker(num_sub_workers=2, initializer=refuse_or_start) as w:
-        yield w
-
-
-@pytest.mark.spec("CALL-FAIL-4")
-def test_without_successors_calls_fail_with_the_reason_and_the_next_tries_again(refusing):
-    assert add(1, 2).result() == 3
-    words[0] = 1
-    futures = [die_once_told() for _ in range(2)]
-    needs = add(futures[0], 1)
-    others = [add(i, 1) for i in range(5)]
-    words[1] = 1
-    for future in (*futures, needs):
-        assert isinstance(future.exception(), sr.WorkerLostError)
-    ended = [one.exception() for one in others]
-    assert ended[-1] is not None
-    assert "no others could be started" in str(ended[-1])
-    assert isinstance(ended[-1].__cause__, sr.WorkerStartError)
-    assert "no licence left" in str(ended[-1].__cause__)
-    for _ in range(2):
+        assert add(1, 2).result() == 3
+        has_none[0] = 1
+        futures = [die() for _ in range(3)]
         with pytest.raises(sr.WorkerStartError, match="no licence left"):
-            add(1, 2)
-    words[0] = 0
-    assert add(1, 2).result() == 3
-
-
-@pytest.mark.spec("CALL-FAIL-4")
-def test_without_successors_a_run_and_the_end_of_the_worker_do_not_wait(refusing):
-    w = refusing
-    assert add(1, 2).result() == 3
-    words[0] = 1
-    futures = [die() for _ in range(3)]
-    with pytest.raises(sr.WorkerStartError, match="no licence left"):
+            w.run(lambda orch, args, config: None)
+        has_none[0] = 0
         w.run(lambda orch, args, config: None)
-    words[0] = 0
-    w.run(lambda orch, args, config: None)
-    assert add(1, 2).result() == 3
-    words[0] = 1
-    futures += [die() for _ in range(3)]
-    w.close()
+        assert add(1, 2).result() == 3
+        has_none[0] = 1
+        futures += [die() for _ in range(3)]
     for future in futures:
         assert isinstance(future.exception(), sr.WorkerLostError)
 

@@ -19,19 +19,7 @@ from tests.endpoints import Moody, Sleepy
 from tests.support import make_args, wait_until
 
 from ... import far_calls, far_side
-from ...far_calls import (
-    add,
-    axpy,
-    compiled_total,
-    copy,
-    fill,
-    forms,
-    keep,
-    pid,
-    scale,
-    total,
-    wait_for,
-)
+from ...far_calls import add, axpy, copy, fill, forms, keep, pid, scale, total, wait_for
 from .tasks import opened
 
 
@@ -143,10 +131,10 @@ def test_a_time_limit_holds_at_an_endpoint_and_the_end_waits_for_what_is_written
 @pytest.mark.spec("CALL-FAR-1")
 def test_compiled_tasks_and_those_with_named_and_starred_arguments_run_at_endpoints(w):
     x = w.share(np.arange(100.0))
-    assert compiled_total(x, 2).result() == 2 * x.sum()
+    assert far_calls.compiled_total(x, 2).result() == 2 * x.sum()
     refused = "can't multiply" if INTERPRETED else "cannot be compiled"
     with pytest.raises(TypeError, match=refused):
-        compiled_total(x, add("a", "b")).result()
+        far_calls.compiled_total(x, add("a", "b")).result()
     assert far_calls.describe(1, 2, 3, k=[4], z=None).result() == "1 (2, 3) [4] {'z': None}"
 
 
@@ -425,23 +413,6 @@ def test_calls_run_at_other_endpoints_while_a_session_is_started(tmp_path, ends)
         fleet.file.unlink()
         assert [waits.result(), late[0].result(), late[1].result()] == [2, 4, 3]
         assert all(one["alive"] for one in w.endpoints())
-
-
-@pytest.mark.slow("starts a session anew")
-@pytest.mark.spec("CALL-FAR-10")
-def test_calls_of_this_machine_go_on_while_a_session_is_started(tmp_path):
-    fleet = Sleepy(tmp_path / "asleep")
-    with sr.Worker(level=4, num_sub_workers=1) as w:
-        w.add_remote_worker(RemoteWorkerSpec(fleet, serialized=True))
-        assert add(1, 1).result() == 2
-        fleet.file.touch()
-        os.kill(w.endpoints()[0]["pid"], signal.SIGKILL)
-        wait_until(lambda: not w.endpoints()[0]["alive"])
-        assert [add(i, 1).result() for i in range(4)] == [1, 2, 3, 4]
-        wait_until(lambda: not w.endpoints()[0]["alive"])  # its link has begun to start it
-        fleet.file.unlink()
-        w.run(lambda orch, args, config: None)  # which waits for the session
-        assert w.endpoints()[0]["alive"]
 
 
 @pytest.mark.long

@@ -1,7 +1,6 @@
 """CALL-INNER: arrays and futures within arguments, and within functions."""
 
 import functools
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 
 import simpler_ref as sr
 
-from .tasks import fill, fill_at, have_others_run, opened, same, total
+from .tasks import fill, fill_at, have_others_run, opened, same, total, wait_at
 
 
 @dataclass
@@ -42,8 +41,7 @@ INSIDE = {
 
 @sr.task
 def look_at(gate: sr.In, take, box):
-    while not gate[0]:
-        time.sleep(0.001)
+    wait_at(gate)
     x = take(box)
     return float(x.sum()), x.flags.writeable
 
@@ -94,16 +92,10 @@ def test_items_of_map_wait_for_what_they_have_within(w, gate):
 
 @pytest.mark.spec("CALL-INNER-1")
 def test_futures_within_arguments_arrive_as_values(w, gate):
-    @sr.task
-    def wait(x: sr.In, value):
-        while not x[0]:
-            time.sleep(0.001)
-        return value
-
     values = [5, 2.5, None, "text", np.arange(3.0), [1, {"a": 2}]]
     for put, take in INSIDE.values():
         gate[0] = 0
-        futures = [wait(gate, one) for one in values]
+        futures = [wait_at(gate, one) for one in values]
         found = [w.submit(lambda take, box: take(box), take, put(one)) for one in futures]
         gate[0] = 1
         assert list(map(repr, (one.result() for one in found))) == list(map(repr, values))

@@ -108,13 +108,6 @@ def test_a_parallel_within_a_task_does_not_wait_for_workers():
     assert Parallel()(delayed(nested)(i) for i in range(4)) == expected
 
 
-@pytest.mark.spec("CALL-JOBLIB-1")
-def test_progress_is_told(capsys):
-    Parallel(verbose=11)(delayed(abs)(i) for i in range(4))
-    told = "".join(capsys.readouterr())
-    assert "SimplerRefBackend with 2 concurrent workers" in told and "4 out of   4" in told
-
-
 # ---------------------------------------------------------------- arrays
 @pytest.mark.spec("CALL-JOBLIB-1")
 def test_a_large_array_is_one_copy_that_is_only_read():
@@ -175,51 +168,6 @@ def test_the_workers_are_those_of_an_open_worker_or_are_kept():
     assert joblib.effective_n_jobs(-1) == joblib.cpu_count()
     after = pids()
     assert len(pids() | pids() | after) == 2
-
-
-def _environment():
-    from threadpoolctl import threadpool_info
-
-    return os.environ["OMP_NUM_THREADS"], {one["num_threads"] for one in threadpool_info()}
-
-
-@pytest.mark.spec("CALL-JOBLIB-1")
-def test_libraries_have_as_many_threads_as_is_said():
-    with joblib.parallel_config(backend="simpler_ref", n_jobs=2, inner_max_num_threads=2):
-        for variable, threads in Parallel()(delayed(_environment)() for _ in range(2)):
-            assert variable == "2" and threads <= {2}
-
-
-@pytest.mark.spec("CALL-JOBLIB-1")
-@pytest.mark.slow("scikit-learn is imported; workers come from a fresh interpreter")
-def test_scikit_learn_gives_what_it_gives_without():
-    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
-    from sklearn.ensemble import RandomForestClassifier
-    from sklearn.linear_model import Ridge
-    from sklearn.model_selection import GridSearchCV
-
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(6000, 25))
-    y = x[:, 0] + x[:, 1] ** 2 > 0.5
-    found = []
-    for n_jobs in (1, 2):
-        forest = RandomForestClassifier(6, max_depth=4, random_state=0, n_jobs=n_jobs).fit(x, y)
-        search = GridSearchCV(Ridge(), {"alpha": [0.1, 1.0, 10.0]}, cv=2, n_jobs=n_jobs).fit(x, y)
-        trees = [tree.predict(x[:50]).tolist() for tree in forest.estimators_]
-        found.append((trees, search.cv_results_["mean_test_score"].tolist()))
-    assert found[0] == found[1]
-
-
-# ---------------------------------------------------------------- many items
-@pytest.mark.spec("CALL-JOBLIB-1")
-def test_many_items_and_an_endless_generator():
-    assert Parallel()(delayed(abs)(i) for i in range(3000)) == list(range(3000))
-    numbers = iter(range(10**9))
-    endless = Parallel(return_as="generator")(delayed(abs)(i) for i in numbers)
-    assert [next(endless) for _ in range(5)] == list(range(5))
-    with pytest.warns(UserWarning, match="not used|cancelled"):
-        endless.close()
-    assert next(numbers) < 10**6
 
 
 @pytest.mark.spec("CALL-JOBLIB-1")

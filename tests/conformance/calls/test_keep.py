@@ -12,6 +12,7 @@ import pytest
 import simpler_ref as sr
 from simpler_ref import WorkerLostError
 from simpler_ref.remote import fail_points, link_calls
+from tests.endpoints import arm
 from tests.support import sample, wait_until
 
 from ... import far_calls
@@ -173,11 +174,7 @@ def test_values_outlive_their_endpoint_its_sub_worker_and_calls_that_run_again(t
 @pytest.mark.long  # make test runs the one above, where somebody dies while nothing moves
 @pytest.mark.parametrize("point", fail_points.VALUES)
 def test_who_dies_while_values_move_is_replaced_and_nothing_is_wrong(point, tmp_path, monkeypatch):
-    once = tmp_path / "once"
-    once.touch()
-    armed = f"{point}:{once}"
-    monkeypatch.setenv("SIMPLER_REF_FAIL_AT", armed)  # for sessions
-    monkeypatch.setattr(fail_points, "armed", armed)  # for links
+    once = arm(point, tmp_path, monkeypatch)
     monkeypatch.setattr(link_calls, "MOST_KEPT", 5 * 8 * BESIDE)
     with opened() as w:
         seen, deadline = [], time.monotonic() + 60

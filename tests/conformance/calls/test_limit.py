@@ -84,10 +84,7 @@ def test_a_call_over_its_limit_is_ended_with_its_worker(w, task):
 def test_what_a_call_over_its_limit_has_started_ends_with_it_and_trackers_clean_up(
     tmp_path, monkeypatch
 ):
-    for name in (
-        "_fd",
-        "_pid",
-    ):  # a tracker of this process, which another test started, would be asked
+    for name in ("_fd", "_pid"):  # a tracker that another test has started would be asked
         monkeypatch.setattr(resource_tracker._resource_tracker, name, None)
 
     def start(name, run_on):

@@ -4,8 +4,6 @@ import concurrent.futures
 import itertools
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -15,7 +13,7 @@ import pytest
 
 import simpler_ref as sr
 
-from ...system.programs import Fork
+from ...system.programs import Fork, output_of
 from .tasks import total, update, wait_at
 
 
@@ -462,10 +460,7 @@ with sr.Worker(num_sub_workers=1) as w:
 nested = sr.task(lambda n: sum(sr.map(abs, range(n))))
 print(len(seen) <= os.cpu_count(), list(sr.map(nested, [3])))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=100
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "True [3]\n", "")
+    assert output_of(program) == "True [3]\n"
 
 
 @pytest.mark.spec("CALL-STREAM-5")
@@ -487,13 +482,6 @@ def test_each_item_of_a_cancelled_call_is_an_error_and_then_they_end(w, method):
     results = getattr(w, method)(time.sleep, [0.05] * 12, chunksize=2)
     next(results)
     results.cancel()
-    outcomes = []
-    while len(outcomes) < 20:
-        try:
-            outcomes.append(next(results))
-        except StopIteration:
-            break
-        except sr.TaskCancelledError as error:
-            outcomes.append(error)
+    outcomes = each(results)
     assert len(outcomes) < 12
-    assert any(isinstance(one, sr.TaskCancelledError) for one in outcomes)
+    assert {type(one) for one in outcomes} - {type(None)} == {sr.TaskCancelledError}

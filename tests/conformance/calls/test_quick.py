@@ -13,17 +13,14 @@ from numpy.lib.stride_tricks import as_strided
 
 import simpler_ref as sr
 from simpler_ref.calls import quick
-from simpler_ref.calls.inside import Inside
 from simpler_ref.calls.stream import Stream
 from simpler_ref.jit.kernel import INTERPRETED
 from tests.support import wait_until
 
 from ...system.programs import Concurrently
-from .tasks import same, update
+from .tasks import calls_counted, counting, same, update
 
 native_only = pytest.mark.skipif(INTERPRETED, reason="interpreted kernels have no address")
-
-runs_of_python = [0]
 
 
 def described(args):
@@ -56,25 +53,11 @@ def named_only(a, *, b=2):
     return a, b
 
 
-@sr.task
-def look():
-    return runs_of_python[0]
-
-
 @pytest.fixture
 def one_worker():
     """Give a Worker with one worker that counts the calls that Python has run in it."""
-    run = Inside.run
-
-    def count(inside, args):
-        runs_of_python[0] += 1
-        run(inside, args)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Inside, "run", count)
-        with sr.Worker(num_sub_workers=1, arena_size=1 << 28) as w:
-            w.start()
-            yield w
+    with counting("run") as w:
+        yield w
 
 
 @pytest.fixture
@@ -137,16 +120,16 @@ def test_values_that_are_numbers_are_fetched_by_native_code(one_worker, refuse_o
 @pytest.mark.spec("CALL-QUICK-3")
 def test_a_worker_runs_usual_calls_by_native_code(one_worker):
     x = one_worker.share(np.zeros(3))
-    tasks = [(same, 1), (same, 0.5), (same, None), (same, x), (update, x, 1), (none,), (look,)]
+    tasks = [(same, 1), (same, 0.5), (same, None), (same, x), (update, x, 1), (none,)]
     waiting = [same(one) for one in (2, -0.5, None, True, False)]  # fetched only later
-    tasks += [(same, one) for one in waiting]
+    tasks += [(calls_counted,), *((same, one) for one in waiting)]
     for task, *args in tasks:
         task(*args).result()
-    before = look().result()
+    before = calls_counted().result()
     for task, *args in 5 * tasks:
         task(*args).result()
-    assert (look().result(), same("text").result()) == (before, "text")
-    assert (look().result(), x.tolist()) == (before + 1, [6, 6, 6])
+    assert (calls_counted().result(), same("text").result()) == (before, "text")
+    assert (calls_counted().result(), x.tolist()) == (before + 1, [6, 6, 6])
     assert [one.result() for one in waiting] == [2, -0.5, None, True, False]
 
 

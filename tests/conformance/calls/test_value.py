@@ -123,23 +123,6 @@ def test_arrays_that_tasks_make_one_after_another_are_copies_of_their_own(w, mak
             got[...] = got[:1]  # the values of other calls stay
 
 
-@pytest.mark.spec("CALL-VALUE-2")
-def test_an_array_that_a_task_keeps_is_not_that_of_its_value(w):
-    def keep(n, then=lambda found: found):
-        sr.local.kept = arange(n)
-        return then(sr.local.kept)
-
-    def change():
-        sr.local.kept += 1
-
-    task = sr.task(workers=0)
-    for then in (lambda found: found, lambda found: found[:9], lambda found: found.T):
-        for _ in range(6):
-            value = task(keep)(LARGE, then).result()
-            task(change)().result()
-            assert (value == then(arange(LARGE))).all()
-
-
 @sr.task
 def add_to(given, number=1):
     """Return the sum of an array, which is written then, with that of what it gets once more."""
@@ -167,27 +150,6 @@ def test_a_task_may_write_what_another_has_returned(w, n):
 
     assert isinstance(w.submit(fails, value).exception(), ValueError)
     assert (value.result() == arange(n)).all() and add_to(value).result()[0] == right
-
-
-@pytest.mark.spec("CALL-VALUE-2")
-def test_a_task_may_keep_what_another_has_returned(w):
-    def keep(given):
-        sr.local.kept = given
-        given[0, 0] = 5
-
-    def kept():
-        return int(sr.local.kept.sum())
-
-    task, right = sr.task(workers=0), int(arange(600).sum())
-    for _ in range(3):
-        value = w.submit(arange, 600)
-        task(keep)(value).result()
-        assert task(lambda one: int(one.sum()))(value).result() == right
-        del value
-        gc.collect()
-        for _ in range(8):
-            w.submit(np.ones, (600, 600)).result()
-        assert task(kept)().result() == right + 5
 
 
 @pytest.mark.spec("CALL-VALUE-2")

@@ -68,7 +68,7 @@ def test_an_initializer_that_raises_makes_the_start_fail(mode, capfd):
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.spec("CALL-WORKER-1", "CALL-WORKER-4")
+@pytest.mark.spec("CALL-WORKER-1", "CALL-WORKER-4", "CALL-FAIL-4")
 def test_an_initializer_that_raises_in_a_successor_starts_no_other_and_fails_what_waits(capfd):
     words = shared_words(2)
 
@@ -81,13 +81,20 @@ def test_an_initializer_that_raises_in_a_successor_starts_no_other_and_fails_wha
         assert [count().result()[2] for _ in range(3)] == [1, 2, 3]
         words[0] = 1
         lost, behind = w.submit(die), add(1, 2)
+        needs = add(lost, 1)
         assert isinstance(lost.exception(), sr.WorkerLostError)
-        with pytest.raises(sr.WorkerLostError, match="no licence left"):
+        assert isinstance(needs.exception(), sr.WorkerLostError)
+        told = "no others could be started.*no licence left"
+        with pytest.raises(sr.WorkerLostError, match=f"(?s){told}") as caught:
             behind.result()
+        assert isinstance(caught.value.__cause__, sr.WorkerStartError)
         assert words[1] == 2
+        with pytest.raises(sr.WorkerStartError, match="no licence left"):
+            add(1, 2)
+        assert words[1] == 3
         words[0] = 0
         assert count().result()[2] == 1, "it keeps nothing of the one before"
-        assert words[1] == 3
+        assert words[1] == 4
     with sr.Worker(num_sub_workers=2, initializer=initialize) as w:
         who().result()
         words[0] = 1

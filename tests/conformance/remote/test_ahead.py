@@ -10,14 +10,7 @@ import numpy as np
 import pytest
 import zmq
 
-from simpler_ref import (
-    CallConfig,
-    RemoteCallable,
-    RemoteWorkerSpec,
-    TaskArgs,
-    Worker,
-    WorkerLostError,
-)
+from simpler_ref import CallConfig, RemoteCallable, RemoteWorkerSpec, Worker, WorkerLostError
 from simpler_ref.engine.view.mailbox import MailboxView
 from simpler_ref.jit import layout as L
 from simpler_ref.remote.connection import Order
@@ -32,22 +25,17 @@ from simpler_ref.remote.copies import (
 )
 from simpler_ref.remote.frames import FrameType, OwnFrameType
 from simpler_ref.remote.limits import REMOTE_BUFFER_ACCESS_READ, REMOTE_BUFFER_ACCESS_WRITE
-from simpler_ref.remote.link_tasks import LinkTasks
 from simpler_ref.remote.parent_memory import ParentMemory
 from simpler_ref.remote.session_frames import SessionFrames
 from simpler_ref.remote.session_tasks import SessionTasks
 from simpler_ref.remote.side_by_side import SideBySide, Work
 from simpler_ref.remote.task_messages import DONE, RUN, Run
-from simpler_ref.remote.tasks import (
-    RemoteTaskArgsWire,
-    TaskPayloadWire,
-    encode_task_payload,
-)
+from simpler_ref.remote.tasks import RemoteTaskArgsWire, TaskPayloadWire, encode_task_payload
 from simpler_ref.remote.windows import Refusal, bytes_at
 from tests import far_side
-from tests.endpoints import COUNT, EXISTING, INOUT, INPUT, program, reference
-from tests.raw_session import ENDPOINT, SESSION, manifest, session
-from tests.support import Driver, make_args, reads, tasks_given, wait_until, writes
+from tests.endpoints import COUNT, EXISTING, INOUT, INPUT, program, reference, store
+from tests.raw_session import ENDPOINT, SESSION, greeted, manifest
+from tests.support import make_args, reads, tasks_given, wait_until, writes
 from tests.system.programs import Concurrently
 
 DEPTH = 4
@@ -57,22 +45,25 @@ KEY = 0x7000_0000
 
 
 class Held:
-    """An endpoint that is busy with a task until it is let go, and what its link has sent."""
+    """An endpoint that is busy with a task until it is let go."""
 
     def __init__(self, made, folder):
-        self.made, self.worker = made, made.worker
-        self._folder, self._log = folder, folder / "log"
+        self.made, self.worker, self._folder = made, made.worker, folder
 
-    def sent(self):
-        """Return, of each task that was sent, how many others the endpoint had then."""
-        return [int(line) for line in self._log.read_text().split()]
+    def until_all_are_sent(self, before):
+        """Wait until the endpoint has been sent as many tasks as its link has frames for."""
+        wait_until(lambda: self.frames() >= before + DEPTH)
+
+    def frames(self):
+        """Return how many frames the endpoint has been sent."""
+        return self.worker.endpoints()[0]["frames_sent"]
 
     def hold(self, orch, name="pipe"):
         """Submit a task that the endpoint is busy with."""
         config = CallConfig()
         config.output_prefix = str(self._folder / name)
         os.mkfifo(config.output_prefix)
-        orch.submit_next_level(self.made.handle(far_side.hold), TaskArgs(), config, worker=0)
+        orch.submit_next_level(self.made.handle(far_side.hold), make_args(), config, worker=0)
 
     def let_go(self, name="pipe"):
         """Let it end, once it has begun."""
@@ -99,16 +90,8 @@ def given(*tensors):
 
 
 @contextmanager
-def held(folder, monkeypatch):
-    """Give one; links are forked, so what is noted about them goes into a file."""
-    post = LinkTasks._post
-
-    def noted(self, ticket, task, after=()):
-        with (folder / "log").open("a") as file:
-            print(len(self._sent), file=file)
-        return post(self, ticket, task, after)
-
-    monkeypatch.setattr(LinkTasks, "_post", noted)
+def held(folder):
+    """Give one."""
     with program(1, DEPTH) as made:
         made.handle(far_side.hold)
         yield Held(made, folder)
@@ -116,11 +99,9 @@ def held(folder, monkeypatch):
 
 # ---------------------------------------------------------------- which tasks: the kernel
 @pytest.fixture
-def driver():
+def driver(make_driver):
     """Give an engine with one worker of several frames."""
-    made = Driver(depth=DEPTH, sub=1)
-    yield made
-    made.close()
+    return make_driver(depth=DEPTH, sub=1)
 
 
 def ticket(driver, distance):
@@ -189,20 +170,18 @@ def test_a_task_that_waits_for_one_that_did_not_end_well_has_no_ticket(driver, o
     assert ticket(driver, 0) != L.NONE == ticket(driver, 1)
 
 
-@pytest.mark.kernels
 @pytest.mark.spec("REMOTE-AHEAD-2")
 @pytest.mark.parametrize("outcome", [None, L.SUCCESS, L.TASK_FAILURE])
-def test_a_task_that_waits_for_one_of_another_worker_has_a_ticket_once_that_has_ended_well(outcome):
-    driver = Driver(depth=DEPTH, sub=0, next_level=2)
-    try:
-        for where, args in (1, [writes(KEY)]), (0, []), (0, [reads(KEY)]):
-            driver.submit(*args, kind=L.NEXT_LEVEL, owner=where)
-        driver.settle()
-        if outcome is not None:
-            driver.post_done(1, outcome=outcome)
-        assert (ticket(driver, 1) != L.NONE) == (outcome == L.SUCCESS)
-    finally:
-        driver.close()
+def test_a_task_that_waits_for_one_of_another_worker_has_a_ticket_once_that_has_ended_well(
+    outcome, make_driver
+):
+    driver = make_driver(depth=DEPTH, sub=0, next_level=2)
+    for where, args in (1, [writes(KEY)]), (0, []), (0, [reads(KEY)]):
+        driver.submit(*args, kind=L.NEXT_LEVEL, owner=where)
+    driver.settle()
+    if outcome is not None:
+        driver.post_done(1, outcome=outcome)
+    assert (ticket(driver, 1) != L.NONE) == (outcome == L.SUCCESS)
 
 
 @pytest.mark.spec("REMOTE-AHEAD-2")
@@ -217,10 +196,11 @@ def test_a_task_that_will_be_skipped_has_no_ticket(driver):
 
 # ---------------------------------------------------------------- 1: what an endpoint is sent
 @pytest.mark.spec("REMOTE-AHEAD-1")
-def test_the_endpoint_has_its_next_tasks_before_the_current_one_has_ended(tmp_path, monkeypatch):
-    with held(tmp_path, monkeypatch) as it:
+def test_the_endpoint_has_its_next_tasks_before_the_current_one_has_ended(tmp_path):
+    with held(tmp_path) as it:
         buffers = [it.made.buffer(0, [k]) for k in range(2)]
         it.made.handle(far_side.add_one)
+        before = it.frames()
 
         def orch_fn(orch, *_):
             it.hold(orch, "first")  # its link looks when this begins, and may be too early
@@ -229,12 +209,11 @@ def test_the_endpoint_has_its_next_tasks_before_the_current_one_has_ended(tmp_pa
                 it.submit(orch, far_side.add_one, (one, INOUT))
             wait_until(lambda: tasks_given(it.worker) == DEPTH)
             it.let_go("first")
-            wait_until(lambda: len(it.sent()) == DEPTH)
+            it.until_all_are_sent(before)
             it.let_go("second")
 
         it.worker.run(orch_fn)
         assert [it.made.values(one)[0] for one in buffers] == [1, 2]
-        assert it.sent()[-1] >= 2
 
 
 # ---------------------------------------------------------------- 4: cancelled runs
@@ -244,11 +223,12 @@ class Stop(Exception):
 
 @pytest.mark.long
 @pytest.mark.spec("REMOTE-AHEAD-4")
-def test_what_tasks_of_a_cancelled_run_have_written_is_known(tmp_path, monkeypatch):
-    with held(tmp_path, monkeypatch) as it:
+def test_what_tasks_of_a_cancelled_run_have_written_is_known(tmp_path):
+    with held(tmp_path) as it:
         x, mem = it.worker.zeros(COUNT, np.float32), it.worker._session.engine.mem
         for function in (far_side.clear, far_side.add_one, far_side.nothing):
             it.made.handle(function)
+        before = it.frames()
 
         def orch_fn(orch, *_):
             it.hold(orch, "first")
@@ -257,7 +237,7 @@ def test_what_tasks_of_a_cancelled_run_have_written_is_known(tmp_path, monkeypat
             it.submit(orch, far_side.clear, (x, EXISTING))
             wait_until(lambda: tasks_given(it.worker) == DEPTH)
             it.let_go("first")
-            wait_until(lambda: len(it.sent()) == DEPTH)
+            it.until_all_are_sent(before)
             raise Stop
 
         def let_go():
@@ -353,8 +333,8 @@ def test_a_task_that_waits_for_room_has_values_forgotten_once():
 # ---------------------------------------------------------------- 6: lost endpoints
 @pytest.mark.long
 @pytest.mark.spec("REMOTE-AHEAD-6")
-def test_a_lost_endpoint_fails_what_it_was_given_and_the_next_run_works(tmp_path, monkeypatch):
-    with held(tmp_path, monkeypatch) as it:
+def test_a_lost_endpoint_fails_what_it_was_given_and_the_next_run_works(tmp_path):
+    with held(tmp_path) as it:
         for function in (far_side.die, far_side.add_one, far_side.nothing):
             it.made.handle(function)
         x = [it.worker.zeros(COUNT, np.float32) for _ in range(2)]
@@ -385,9 +365,7 @@ def test_a_session_skips_what_waits_for_a_task_that_has_failed_and_what_waits_fo
     def after(*numbers):
         return OwnFrameType.RUN, RUN.encode(unknown._replace(after=numbers))
 
-    with session() as (_, connect):
-        client = connect()
-        client.greet()
+    with greeted() as (_, client):
         client.send(*after())
         first = client.order.sent
         client.send(*after(first))
@@ -413,7 +391,7 @@ def test_what_a_task_reads_of_the_parent_moves_while_another_one_runs(tmp_path, 
             file.write("." * bool(coming))
 
     monkeypatch.setattr(ParentMemory, "store_all", noted)
-    with held(tmp_path, monkeypatch) as it:
+    with held(tmp_path) as it:
         for function in (far_side.copy, far_side.add_one):
             it.made.handle(function)
         x, y = (it.worker.zeros(LONG, np.float32) for _ in range(2))
@@ -440,13 +418,7 @@ def test_what_a_task_reads_of_the_parent_moves_while_another_one_runs(tmp_path, 
 
 @pytest.mark.spec("REMOTE-AHEAD-8")
 def test_a_copy_that_a_task_uses_stays_as_it_is_while_the_next_version_comes():
-    offered = {}
-    mover = SimpleNamespace(
-        address="here",
-        offer=lambda window: offered.update({window.key: window}),
-        withdraw=offered.pop,
-    )
-    copies = Copies(mover, lambda nbytes: np.zeros(nbytes, np.uint8))
+    copies, offered = store()
 
     def come(version):
         assert copies.open(ComingCopies(1, (ComingCopy(7, version, 4),))) == [7]
@@ -476,8 +448,7 @@ def test_a_copy_that_a_task_uses_stays_as_it_is_while_the_next_version_comes():
 
 @pytest.mark.spec("REMOTE-AHEAD-8")
 def test_only_its_parent_has_a_session_make_room():
-    mover = SimpleNamespace(address="here", offer=lambda _: None, withdraw=lambda _: None)
-    copies = Copies(mover, lambda nbytes: np.zeros(nbytes, np.uint8))
+    copies, _ = store()
     tasks = SessionTasks.__new__(SessionTasks)
     tasks._session_id, tasks._copies = SESSION, copies
     question = OPEN_COPIES.encode(ComingCopies(1, (ComingCopy(7, 1, 4),)))

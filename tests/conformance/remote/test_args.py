@@ -14,16 +14,8 @@ from simpler_ref import (
     Worker,
 )
 from tests import far_side
-from tests.endpoints import EXISTING, INOUT, INPUT, program, reference
+from tests.endpoints import EXISTING, INOUT, INPUT, reference
 from tests.support import make_args
-
-
-@pytest.fixture(scope="module")
-def two():
-    with program() as made:
-        for one in (far_side.nothing, far_side.add_one, far_side.copy, far_side.add_scalar):
-            made.handle(one)
-        yield made
 
 
 @pytest.mark.spec("REMOTE-ARGS-1")

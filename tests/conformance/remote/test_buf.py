@@ -6,14 +6,7 @@ import struct
 import pytest
 
 from simpler_ref import remote_l3_protocol as wire
-from simpler_ref.remote.buffers import (
-    ALLOC,
-    COPY,
-    IDENTITY,
-    AllocRequest,
-    BufferIdentity,
-    CopyRequest,
-)
+from simpler_ref.remote import buffers
 from simpler_ref.remote_l3_protocol import RemoteAddressSpace
 from tests.remote_messages import MESSAGES
 
@@ -34,36 +27,33 @@ ASKED = "requested_access_flags"
 OWNER, IMPORTER = "live owner buffer identity", "live imported buffer identity"
 
 
-def both_refuse(words, message, at, form, **wrong):
-    """Let the encoder refuse a value in a field, and the decoder the same in the bytes."""
-    _, encode, decode = MESSAGES[message]
+def refuse_with(words, message, **wrong):
+    """Require that the encoder refuses a value in a field; the vectors have bytes that are refused."""
+    _, encode, _ = MESSAGES[message]
     refuse(words, encode, dataclasses.replace(VALUES[message], **wrong))
-    damaged = bytearray(encode(VALUES[message]))
-    struct.pack_into("<" + form, damaged, at, *wrong.values())
-    refuse(words, decode, bytes(damaged))
 
 
 @pytest.mark.spec("REMOTE-BUF-1", "REMOTE-BUF-2", "REMOTE-BUF-3", "REMOTE-BUF-4", "REMOTE-BUF-5")
 @pytest.mark.parametrize(
-    ("message", "words", "at", "form", "field", "values"),
+    ("message", "words", "field", "values"),
     [
-        ("export_request", "EXPORT_BUFFER.nbytes", 28, "Q", "nbytes", (0,)),
-        ("export_request", "EXPORT_BUFFER.access_flags", 36, "I", "access_flags", (0, 4)),
-        ("export_result", "result.address_space", 20, "I", "address_space", (0, 1, 2, 5)),
-        ("export_result", "result.export_id", 40, "Q", "export_id", (0,)),
-        ("export_result", "result.access_flags", 72, "I", "access_flags", (0,)),
-        ("import_request", IMPORTER, 0, "i", "importer_endpoint_id", (-1,)),
-        ("import_request", f"IMPORT_BUFFER.{ASKED}", 4, "I", ASKED, (0, 4)),
-        ("import_result", IMPORTER, 0, "i", "importer_endpoint_id", (-1,)),
-        ("import_result", IMPORTER, 24, "Q", "import_id", (0,)),
-        ("import_result", "IMPORT_BUFFER result.address_space", 32, "I", "address_space", (2,)),
-        ("release_import", IMPORTER, 0, "i", "importer_endpoint_id", (-1,)),
-        ("release_import", IMPORTER, 24, "Q", "import_id", (0,)),
+        ("export_request", "EXPORT_BUFFER.nbytes", "nbytes", (0,)),
+        ("export_request", "EXPORT_BUFFER.access_flags", "access_flags", (0, 4)),
+        ("export_result", "result.address_space", "address_space", (0, 1, 2, 5)),
+        ("export_result", "result.export_id", "export_id", (0,)),
+        ("export_result", "result.access_flags", "access_flags", (0,)),
+        ("import_request", IMPORTER, "importer_endpoint_id", (-1,)),
+        ("import_request", f"IMPORT_BUFFER.{ASKED}", ASKED, (0, 4)),
+        ("import_result", IMPORTER, "importer_endpoint_id", (-1,)),
+        ("import_result", IMPORTER, "import_id", (0,)),
+        ("import_result", "IMPORT_BUFFER result.address_space", "address_space", (2,)),
+        ("release_import", IMPORTER, "importer_endpoint_id", (-1,)),
+        ("release_import", IMPORTER, "import_id", (0,)),
     ],
 )
-def test_a_field_whose_value_means_nothing_is_refused(message, words, at, form, field, values):
+def test_a_field_whose_value_means_nothing_is_refused(message, words, field, values):
     for value in values:
-        both_refuse(words, message, at, form, **{field: value})
+        refuse_with(words, message, **{field: value})
 
 
 @pytest.mark.spec("REMOTE-BUF-3")
@@ -79,37 +69,34 @@ def test_an_import_of_what_is_no_export_or_for_more_access_is_refused():
 
 @pytest.mark.spec("REMOTE-BUF-6")
 @pytest.mark.parametrize(
-    ("message", "at", "words"),
+    ("message", "words"),
     [
-        *(("export_request", 0, OWNER), ("export_result", 0, OWNER)),
-        *(("import_result", 4, IMPORTER), ("release_import", 4, IMPORTER)),
+        *(("export_request", OWNER), ("export_result", OWNER)),
+        *(("import_result", IMPORTER), ("release_import", IMPORTER)),
     ],
 )
-def test_a_buffer_that_is_not_live_is_refused(message, at, words):
-    both_refuse(words, message, at, "i", owner_endpoint_id=-1)
-    both_refuse(words, message, at + 4, "Q", buffer_id=0)
-    both_refuse(words, message, at + 12, "Q", generation=0)
+def test_a_buffer_that_is_not_live_is_refused(message, words):
+    for wrong in ({"owner_endpoint_id": -1}, {"buffer_id": 0}, {"generation": 0}):
+        refuse_with(words, message, **wrong)
 
 
 @pytest.mark.spec("REMOTE-BUF-6")
-@pytest.mark.parametrize(
-    ("message", "at"), [("export_request", 20), ("export_result", 24), ("import_result", 36)]
-)
-def test_a_part_of_a_buffer_ends_within_64_bits(message, at):
+@pytest.mark.parametrize("message", ["export_request", "export_result", "import_result"])
+def test_a_part_of_a_buffer_ends_within_64_bits(message):
     _, encode, decode = MESSAGES[message]
     last = dataclasses.replace(VALUES[message], offset=(1 << 64) - 65)
     assert decode(encode(last)) == last
     words = "offset 18446744073709551552 \\+ nbytes 64 do not fit 64 bits"
-    both_refuse(words, message, at, "Q", offset=(1 << 64) - 64)
+    refuse_with(words, message, offset=(1 << 64) - 64)
 
 
 @pytest.mark.spec("REMOTE-BUF-7")
 def test_memory_is_asked_for_by_size_and_named_by_identity():
-    written_as(ALLOC, AllocRequest(8), struct.pack("<Q", 8))
-    refuse("nbytes", ALLOC.decode, bytes(8))
-    written_as(IDENTITY, BufferIdentity(2, 7, 5), struct.pack("<iQQ", 2, 7, 5))
-    refuse(OWNER, IDENTITY.decode, struct.pack("<iQQ", 2, 0, 5))
+    written_as(buffers.ALLOC, buffers.AllocRequest(8), struct.pack("<Q", 8))
+    refuse("nbytes", buffers.ALLOC.decode, bytes(8))
+    written_as(buffers.IDENTITY, buffers.BufferIdentity(2, 7, 5), struct.pack("<iQQ", 2, 7, 5))
+    refuse(OWNER, buffers.IDENTITY.decode, struct.pack("<iQQ", 2, 0, 5))
     copy = struct.pack("<iQQQQ", 2, 7, 5, 16, 3) + blob(b"abc")
-    written_as(COPY, CopyRequest(2, 7, 5, 16, 3, b"abc"), copy)
-    refuse("data", COPY.decode, struct.pack("<iQQQQ", 2, 7, 5, 16, 4) + blob(b"abc"))
-    refuse("64 bits", COPY.decode, struct.pack("<iQQQQ", 2, 7, 5, 2**64 - 1, 4) + blob(b""))
+    written_as(buffers.COPY, buffers.CopyRequest(2, 7, 5, 16, 3, b"abc"), copy)
+    refuse("data", buffers.COPY.decode, struct.pack("<iQQQQ", 2, 7, 5, 16, 4) + blob(b"abc"))
+    refuse("64 bits", buffers.COPY.decode, struct.pack("<iQQQQ", 2, 7, 5, 2**64 - 1, 4) + blob(b""))

@@ -8,10 +8,10 @@ import pytest
 
 from simpler_ref import TaskError, WorkerLostError, WorkerStartError
 from simpler_ref.remote.fleets import ProcessFleet
-from simpler_ref.remote.frames import FrameType, decode_completion, decode_control_reply
+from simpler_ref.remote.frames import FrameType, decode_control_reply
 from tests import far_side
 from tests.endpoints import EXISTING, INOUT, INPUT, Moody, Program, program
-from tests.raw_session import ENDPOINT, SESSION, session
+from tests.raw_session import ENDPOINT, SESSION, greeted
 from tests.support import sample, wait_until
 
 
@@ -82,9 +82,7 @@ def test_a_session_that_sends_frames_out_of_order_is_lost():
 
 @pytest.mark.spec("REMOTE-FAIL-4")
 def test_a_session_refuses_wrong_frames_and_goes_on():
-    with session() as (place, connect):
-        client = connect()
-        client.greet()
+    with greeted() as (place, client):
         order = client.order
         for wrong in ("session_id", "endpoint_id", "sent"):
             kept = getattr(order, wrong)
@@ -96,7 +94,7 @@ def test_a_session_refuses_wrong_frames_and_goes_on():
         client.socket.send(b"")
         client.socket.send_multipart([b"two", b"parts"])
         assert client.hear(0.5) is None
-        completion = decode_completion(client.ask(FrameType.TASK, b"no task").payload)
+        completion = client.run(b"no task")
         assert completion.error_code == 1 and "remote_wire" in completion.error_message
         reply = decode_control_reply(client.ask(FrameType.CONTROL, b"no request").payload)
         assert reply.error_code == 1 and "remote_wire" in reply.error_message
@@ -106,9 +104,7 @@ def test_a_session_refuses_wrong_frames_and_goes_on():
 @pytest.mark.spec("REMOTE-FAIL-5")
 @pytest.mark.parametrize("kind", sample([FrameType.SHUTDOWN, None], 1))
 def test_shutdown_and_the_end_of_the_connection_end_a_session(kind):
-    with session() as (place, connect):
-        client = connect()
-        client.greet()
+    with greeted() as (place, client):
         if kind:
             client.send(kind)
         else:

@@ -74,8 +74,8 @@ def test_a_frame_is_a_header_of_40_bytes_and_its_payload():
     assert (wire.MAGIC, wire.PROTOCOL_VERSION) == (b"SLR3", 1)
 
 
-@pytest.mark.spec("REMOTE-FRAME-2", "REMOTE-FRAME-9")
-@pytest.mark.parametrize("name", ["FrameType", "ControlName", "ReadyState"])
+@pytest.mark.spec("REMOTE-FRAME-2", "REMOTE-FRAME-9", "REMOTE-TASK-3")
+@pytest.mark.parametrize("name", ["FrameType", "ControlName", "ReadyState", "RemoteAddressSpace"])
 def test_the_enumerations_have_the_values_of_the_table(name):
     values = LISTED[name]
     assert {one.name: int(one) for one in getattr(wire, name)} == numbers(values)
@@ -83,6 +83,7 @@ def test_the_enumerations_have_the_values_of_the_table(name):
 
 # ---------------------------------------------------------------- limits
 X, BIG = b"x", bytes(wire.MAX_FRAME_PAYLOAD_BYTES + 1)
+TEXT = "x".__mul__
 EXPORT = wire.ExportBufferResult(1, 2, 3, wire.RemoteAddressSpace.UB_LDST, 0, 0, 1)
 STAGED = wire.RemoteChipCallablePayload(
     b"", wire.ChipCallableBlobLocation.STAGED_BLOB, 0, bytes(32), b"", X
@@ -93,10 +94,15 @@ def task_with(**args):
     return wire.TaskPayloadWire(bytes(32), args=wire.RemoteTaskArgsWire(**args))
 
 
+def with_field(value, name, make=bytes):
+    """Return what makes messages with another value of a field, of so many bytes."""
+    return lambda n: dataclasses.replace(value, **{name: make(n)})
+
+
 AT_LIMIT = {
     "MAX_FRAME_PAYLOAD_BYTES": ("frame", lambda n: wire.Frame(sized(n), bytes(n))),
     "MAX_INLINE_PAYLOAD_BYTES": ("task", lambda n: task_with(inline_payload=bytes(n))),
-    "MAX_STRING_BYTES": ("hello", lambda n: dataclasses.replace(HELLO, comm_profile="x" * n)),
+    "MAX_STRING_BYTES": ("hello", with_field(HELLO, "comm_profile", TEXT)),
     "MAX_ERROR_BYTES": ("completion", lambda n: wire.CompletionPayload(0, 1, "x" * n)),
     "MAX_TENSORS": (
         "task",
@@ -105,22 +111,10 @@ AT_LIMIT = {
         ),
     ),
     "MAX_SCALARS": ("task", lambda n: task_with(scalars=(1,) * n)),
-    "MAX_TRANSPORT_PROFILE_BYTES": (
-        "export_result",
-        lambda n: dataclasses.replace(EXPORT, transport_profile="x" * n),
-    ),
-    "MAX_TRANSPORT_DESCRIPTOR_BYTES": (
-        "export_result",
-        lambda n: dataclasses.replace(EXPORT, transport_descriptor=bytes(n)),
-    ),
-    "MAX_CHIP_CALLABLE_DESCRIPTOR_BYTES": (
-        "chip_callable",
-        lambda n: dataclasses.replace(STAGED, descriptor_bytes=bytes(n)),
-    ),
-    "MAX_STAGED_BLOB_TOKEN_BYTES": (
-        "chip_callable",
-        lambda n: dataclasses.replace(STAGED, staged_blob_token=bytes(n)),
-    ),
+    "MAX_TRANSPORT_PROFILE_BYTES": ("export_result", with_field(EXPORT, "transport_profile", TEXT)),
+    "MAX_TRANSPORT_DESCRIPTOR_BYTES": ("export_result", with_field(EXPORT, "transport_descriptor")),
+    "MAX_CHIP_CALLABLE_DESCRIPTOR_BYTES": ("chip_callable", with_field(STAGED, "descriptor_bytes")),
+    "MAX_STAGED_BLOB_TOKEN_BYTES": ("chip_callable", with_field(STAGED, "staged_blob_token")),
 }
 
 
@@ -168,21 +162,13 @@ def test_errors_and_payloads_that_are_too_long_say_whose_they_are():
 @pytest.mark.spec("REMOTE-FRAME-4", "REMOTE-FRAME-6", "REMOTE-FRAME-7", "REMOTE-FRAME-8")
 @pytest.mark.parametrize("name", VALID)
 @given(data=st.data())
-def test_a_message_survives_its_bytes_and_other_bytes_are_refused_or_another_message(name, data):
+def test_a_message_survives_its_bytes_and_is_refused_with_fewer_or_more(name, data):
     _, encode, decode = MESSAGES[name]
     value = data.draw(VALID[name])
     raw = encode(value)
     assert (decode(raw), decode(memoryview(raw))) == (value, value)
     refuse("", decode, raw[: data.draw(st.integers(0, len(raw) - 1))])
     refuse("", decode, raw + data.draw(st.binary(min_size=1, max_size=9)))
-    changed = bytearray(raw)
-    changed[data.draw(st.integers(0, len(raw) - 1))] ^= data.draw(st.integers(1, 255))
-    try:
-        value = decode(bytes(changed))
-    except ValueError as error:
-        assert str(error).startswith("remote_wire: ")
-    else:
-        assert encode(value) == changed
 
 
 WRONG = {"u64": [-1, 1 << 64, 1.5, "1", None], "u32": [-1, 1 << 32, None]}

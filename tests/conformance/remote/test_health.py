@@ -20,7 +20,7 @@ from simpler_ref.remote.link import WHY_BYTES, Link
 from simpler_ref.remote.link_frames import LinkFrames
 from tests import far_side
 from tests.endpoints import INOUT, program
-from tests.raw_session import session
+from tests.raw_session import greeted
 from tests.support import wait_until
 
 from .test_frame import written_as
@@ -108,9 +108,7 @@ def test_a_request_for_a_trace_and_its_answer_are_these_bytes():
 
 @pytest.mark.spec("REMOTE-HEALTH-4")
 def test_a_session_begins_and_ends_a_trace_when_it_is_asked_to():
-    with session() as (_, connect):
-        client = connect()
-        client.greet()
+    with greeted() as (_, client):
         sizes = []
         for detail in ("ALL", "OFF", "OFF", "TASKS", "OFF"):
             raw = records.TRACE.encode(records.TraceRequest(records.TraceDetail[detail]))

@@ -16,21 +16,15 @@ from simpler_ref import (
     WorkerStartError,
 )
 from simpler_ref.errors import RemoteError
-from simpler_ref.remote import link_frames
+from simpler_ref.remote import frames
 from simpler_ref.remote.fleets import read_manifest
-from simpler_ref.remote.frames import FrameType, ReadyState, decode_completion
+from simpler_ref.remote.frames import FrameType, ReadyState
 from simpler_ref.remote.manifest import to_line
 from simpler_ref.remote.session_frames import address_at
 from simpler_ref.remote.tasks import TaskPayloadWire, encode_task_payload
 from tests import far_side
 from tests.endpoints import COUNT, EXISTING, INOUT, INPUT, Program, Tower, program, reference
-from tests.raw_session import manifest, session
-
-
-@pytest.fixture(scope="module")
-def two():
-    with program() as made:
-        yield made
+from tests.raw_session import greeted, manifest, session
 
 
 @pytest.mark.spec("REMOTE-LINK-1")
@@ -90,11 +84,9 @@ def test_a_session_is_ready_at_a_unix_socket_when_it_says_hello_and_takes_nothin
 @pytest.mark.spec("REMOTE-LINK-3", "REMOTE-LINK-4")
 def test_a_task_frame_names_its_callable_by_digest(two):
     target = RemoteCallable(far_side.name(far_side.nothing))
-    with session() as (_place, connect):
-        client = connect()
-        client.greet()
+    with greeted() as (_, client):
         payload = encode_task_payload(TaskPayloadWire(bytes.fromhex(target.hashid[7:])))
-        done = decode_completion(client.ask(FrameType.TASK, payload).payload)
+        done = client.run(payload)
         assert done.error_code == 1 and target.hashid[7:] in done.error_message
     before = two.worker.endpoints()[0]
     two.run((far_side.nothing, None, {"worker": 0}))
@@ -170,9 +162,9 @@ def test_versions_that_differ_are_refused_by_name():
 @pytest.mark.long
 @pytest.mark.spec("REMOTE-LINK-8")
 def test_a_link_refuses_a_session_that_answers_for_another(monkeypatch):
-    real = link_frames.decode_hello
+    real = frames.decode_hello
     monkeypatch.setattr(
-        link_frames, "decode_hello", lambda b: dataclasses.replace(real(b), endpoint_id=8)
+        frames, "decode_hello", lambda b: dataclasses.replace(real(b), endpoint_id=8)
     )
     made = Program(1)
     with made.worker as worker, pytest.raises(WorkerStartError, match="another session"):

@@ -55,13 +55,9 @@ WHOLE_RAW = struct.pack("<I", 1) + DIGEST + struct.pack("<IQQI", 2, 24, 8, 1) + 
 def test_a_list_is_a_callable_whose_payload_has_version_two():
     dispatcher = Dispatcher((), False, None, None, None)
     digest = hashlib.sha256(WHOLE_RAW).digest()
-    command = RegisterCallableCommand(
-        RemoteRegistryTarget.REMOTE_TASK_DISPATCHER,
-        CallableKind.PYTHON_IMPORT,
-        digest,
-        LIST_VERSION,
-        LIST.encode(replace(WHOLE, parts=())),
-    )
+    kind = RemoteRegistryTarget.REMOTE_TASK_DISPATCHER, CallableKind.PYTHON_IMPORT
+    other = LIST.encode(replace(WHOLE, parts=()))
+    command = RegisterCallableCommand(*kind, digest, LIST_VERSION, other)
     with pytest.raises(CallableError, match="not the callable its digest"):
         dispatcher.prepare(command)
     empty = LIST.encode(TaskList((), (), ()))
@@ -77,23 +73,22 @@ def test_a_list_in_a_message():
     assert LIST.encode(WHOLE) == WHOLE_RAW and LIST.decode(WHOLE_RAW) == WHOLE
 
 
+def of_task(**wrong):
+    """Return a part whose task has other fields."""
+    return replace(PART, tasks=(replace(TASK, **wrong),))
+
+
 @pytest.mark.spec("REMOTE-LIST-2")
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
-        (replace(PART, tasks=(replace(TASK, callable=1),)), r"callable: 1 is not one of 1"),
-        (
-            replace(PART, tasks=(replace(TASK, uses=(replace(USE, tensor=2),)),)),
-            "2 is not one of 2",
-        ),
-        (replace(PART, tasks=(replace(TASK, gets=(replace(GET, part=1),)),)), "1 is not one of 1"),
-        (replace(PART, tasks=(replace(TASK, shows=(ListVersion(2, 1),)),)), "2 is not one of 2"),
-        (replace(PART, tensors=(2,)), r"tensors: 2 is not one of 2"),
-        (replace(PART, shows=(ListVersion(2, 0),)), r"tensors: 2 is not one of 2"),
-        (
-            replace(PART, tasks=(replace(TASK, uses=(replace(USE, tensor=1),)),)),
-            r"a tensor of 24 bytes is said to have 8",
-        ),
+        (of_task(callable=1), "callable: 1 is not one of 1"),
+        (of_task(uses=(replace(USE, tensor=2),)), "2 is not one of 2"),
+        (of_task(gets=(replace(GET, part=1),)), "1 is not one of 1"),
+        (of_task(shows=(ListVersion(2, 1),)), "2 is not one of 2"),
+        (replace(PART, tensors=(2,)), "tensors: 2 is not one of 2"),
+        (replace(PART, shows=(ListVersion(2, 0),)), "tensors: 2 is not one of 2"),
+        (of_task(uses=(replace(USE, tensor=1),)), "a tensor of 24 bytes is said to have 8"),
     ],
 )
 def test_a_list_that_contradicts_itself_is_refused(wrong, text):

@@ -12,23 +12,17 @@ from tests import far_side
 from tests.endpoints import COUNT, EXISTING, INOUT, INPUT, program, reference
 
 
-@pytest.fixture(scope="module")
-def two():
-    with program(num_sub_workers=1) as made:
-        made.handle(far_side.double, inner=True)
-        yield made
-
-
 @pytest.mark.spec("REMOTE-MEM-1")
 def test_all_tasks_of_an_endpoint_and_their_workers_see_its_memory(two):
+    two.handle(far_side.bump, inner=True)
     buffer = two.buffer(two.ids[1], np.arange(COUNT))
     assert isinstance(buffer, RemoteBufferHandle)
     assert (buffer.worker, buffer.owner, buffer.nbytes) == (two.ids[1], two.ids[1], 4 * COUNT)
     two.run(
         (far_side.add_one, two.args((buffer, INOUT))),
-        (far_side.by_worker, two.args((buffer, INOUT))),
+        (far_side.bump_there, two.args((buffer, INOUT))),
     )
-    assert np.array_equal(two.values(buffer), 2 * (np.arange(COUNT) + 1))
+    assert np.array_equal(two.values(buffer), np.arange(COUNT) + 2)
 
 
 @pytest.mark.spec("REMOTE-MEM-1")

@@ -26,17 +26,11 @@ from simpler_ref.remote import buffers, callables, frames
 from simpler_ref.remote.tasks import TaskPayloadWire, encode_task_payload
 from tests import chip_kernels, domain_kernels, far_side
 from tests.endpoints import EXISTING, INOUT, INPUT, Program, program
-from tests.raw_session import session
+from tests.raw_session import greeted
 from tests.support import make_args, sample
 
 NAME = far_side.name(far_side.nothing)
 DISPATCHER = callables.RemoteRegistryTarget.REMOTE_TASK_DISPATCHER
-
-
-@pytest.fixture(scope="module")
-def two():
-    with program(num_sub_workers=1) as made:
-        yield made
 
 
 def closure(value):
@@ -85,7 +79,7 @@ def test_serialised_callables_need_the_endpoints_agreement_and_have_no_memory_of
 
 @pytest.mark.spec("REMOTE-REG-4")
 def test_a_callable_is_for_the_endpoints_that_were_named(two):
-    only = two.worker.register(RemoteCallable(far_side.name(far_side.double)), workers=[1])
+    only = two.worker.register(RemoteCallable(far_side.name(far_side.bump)), workers=[1])
 
     def orch_fn(orch, args, config):
         with pytest.raises(ValueError, match=r"endpoints \[1\], not for 0"):
@@ -130,37 +124,28 @@ def test_a_callable_is_usable_once_it_is_committed():
     command = encode(DISPATCHER, kind, digest, 1, target.descriptor)
     by_digest = callables.encode_digest_callable_command(DISPATCHER, kind, digest)
     name = frames.ControlName
-
-    with session() as (_place, connect):
-        client = connect()
-        client.greet()
-
-        def ask(which, payload):
-            answer = client.ask(frames.FrameType.CONTROL, frames.encode_control(which, 1, payload))
-            return frames.decode_control_reply(answer.payload).error_message
-
-        def run():
-            answer = client.ask(frames.FrameType.TASK, encode_task_payload(TaskPayloadWire(digest)))
-            return frames.decode_completion(answer.payload).error_message
-
+    task = encode_task_payload(TaskPayloadWire(digest))
+    with greeted() as (_, client):
+        ask = client.control
         wrong = encode(DISPATCHER, kind, bytes(32), 1, target.descriptor)
         assert "HASHID_DESCRIPTOR_MISMATCH" in ask(name.PREPARE_REGISTER_CALLABLE, wrong)
         assert "was not prepared" in ask(name.COMMIT_REGISTER_CALLABLE, by_digest)
-        assert ask(name.PREPARE_REGISTER_CALLABLE, command) == ""
-        assert "is not registered" in run()
-        assert ask(name.ABORT_REGISTER_CALLABLE, by_digest) == ""
+        assert ask(name.PREPARE_REGISTER_CALLABLE, command) == b""
+        assert "is not registered" in client.run(task).error_message
+        assert ask(name.ABORT_REGISTER_CALLABLE, by_digest) == b""
         assert "was not prepared" in ask(name.COMMIT_REGISTER_CALLABLE, by_digest)
-        assert ask(name.PREPARE_REGISTER_CALLABLE, command) == ""
-        assert ask(name.COMMIT_REGISTER_CALLABLE, by_digest) == run() == ""
-        assert ask(name.UNREGISTER_CALLABLE, by_digest) == ""
-        assert "is not registered" in run()
+        assert ask(name.PREPARE_REGISTER_CALLABLE, command) == b""
+        assert ask(name.COMMIT_REGISTER_CALLABLE, by_digest) == b""
+        assert client.run(task).error_message == ""
+        assert ask(name.UNREGISTER_CALLABLE, by_digest) == b""
+        assert "is not registered" in client.run(task).error_message
 
 
 @pytest.mark.spec("REMOTE-REG-8")
 def test_inner_callables_are_for_the_workers_of_an_endpoint(two):
-    inner = two.handle(far_side.double, inner=True)
+    inner = two.handle(far_side.bump, inner=True)
     buffer = two.buffer(1, np.ones(3))
-    two.run((far_side.by_worker, two.args((buffer, INOUT))))
+    two.run((far_side.bump_there, two.args((buffer, INOUT))))
     assert two.values(buffer).tolist() == [2] * 3
 
     def orch_fn(orch, args, config):
@@ -226,30 +211,20 @@ def test_functions_at_endpoints_allocate_domains_of_the_chips_there(chips):
 def test_a_staged_blob_is_a_live_buffer_with_the_right_bytes():
     target = ChipCallable.from_kernel(chip_kernels.add_core())
     blob = target.to_bytes()
-    name, control = frames.ControlName, frames.FrameType.CONTROL
+    name = frames.ControlName
     registry = callables.RemoteRegistryTarget.INNER_L3_WORKER
     staged = callables.ChipCallableBlobLocation.STAGED_BLOB
     descriptor = build_chip_callable_descriptor(target=target, platform="", runtime="")
     digest, kind = hashlib.sha256(descriptor).digest(), CallableKind.CHIP_CALLABLE
     by_digest = callables.encode_digest_callable_command(registry, kind, digest)
-    with session(worker={"device_ids": [0]}) as (_place, connect):
-        client = connect()
-        client.greet()
+    with greeted(worker={"device_ids": [0]}) as (_, client):
+        ask = client.control
 
-        def ask(which, payload):
-            answer = client.ask(control, frames.encode_control(which, 1, payload))
-            reply = frames.decode_control_reply(answer.payload)
-            return reply.error_message or reply.result_bytes
-
-        def prepare(token, **wrong):
-            fields = {
-                "descriptor_bytes": descriptor,
-                "blob_location": staged,
-                "blob_size": len(blob),
-                "blob_sha256": hashlib.sha256(blob).digest(),
-                "staged_blob_token": token,
-            }
-            chip = callables.RemoteChipCallablePayload(**(fields | wrong))
+        def prepare(token, size=0):
+            sha256 = hashlib.sha256(blob).digest()
+            chip = callables.RemoteChipCallablePayload(
+                descriptor, staged, size or len(blob), sha256, staged_blob_token=token
+            )
             raw = callables.encode_remote_chip_callable_payload(chip)
             command = callables.encode_register_callable_command(registry, kind, digest, 1, raw)
             return ask(name.PREPARE_REGISTER_CALLABLE, command)
@@ -260,7 +235,7 @@ def test_a_staged_blob_is_a_live_buffer_with_the_right_bytes():
         owner = buffers.IDENTITY.decode(token)
         ask(name.COPY_TO_REMOTE, buffers.copy_parts(astuple(owner), 0, len(blob), blob))
         assert "remote_wire" in prepare(token[:-1])
-        assert "another size or SHA-256" in prepare(token, blob_size=len(blob) - 1)
+        assert "another size or SHA-256" in prepare(token, size=len(blob) - 1)
         assert prepare(token) == b""
         assert "is not registered" in ask(name.PREPARE_CALLABLE, by_digest)
         assert ask(name.COMMIT_REGISTER_CALLABLE, by_digest) == b""

@@ -10,39 +10,17 @@ import time
 import numpy as np
 import pytest
 
-from simpler_ref import (
-    RemoteCallable,
-    RemoteError,
-    RemoteWorkerSpec,
-    TaskError,
-    TensorArgType,
-    Worker,
-    WorkerLostError,
-)
+from simpler_ref import RemoteError, TaskError, Worker, WorkerLostError
 
 from ... import far_side
-from ...endpoints import INOUT, INPUT, Moody, reference
+from ...endpoints import COUNT, INOUT, INPUT, Moody, Program, reference
 from ...support import make_args, sample
-from .test_copy import COUNT, Mixed
-
-OUTPUT = TensorArgType.OUTPUT
-
-
-@contextlib.contextmanager
-def opened(**options):
-    """Yield a program whose workers run, and whose tasks may run again."""
-    made = Mixed(**{"retries": 2, **options})
-    with made.worker as worker:
-        worker.init()
-        worker.start()
-        for one in far_side.add_scalar, far_side.copy:
-            made.handle(one)
-        yield made
+from .test_copy import Mixed
 
 
 @pytest.fixture
 def mixed():
-    with opened(mailbox_depth=4) as made:
+    with Mixed(mailbox_depth=4, retries=2).started() as made:
         yield made
 
 
@@ -83,7 +61,7 @@ def test_tasks_that_an_endpoint_had_run_again_and_the_run_goes_on(mixed, endpoin
 @pytest.mark.spec("REMOTE-RETRY-1")
 @pytest.mark.parametrize("retries", [0, 1, 2])
 def test_a_task_that_ends_its_endpoint_runs_as_often_as_it_may(retries, caplog):
-    with opened(retries=retries) as made:
+    with Mixed(retries=retries).started() as made:
         x, y, z = (made.shared() for _ in range(3))
 
         def orch_fn(orch, args, config):
@@ -203,11 +181,9 @@ def test_what_the_program_has_written_into_a_buffer_is_there_again_or_the_run_fa
 @pytest.mark.spec("REMOTE-RETRY-3")
 def test_tasks_of_an_endpoint_that_cannot_be_started_again_run_at_another(tmp_path):
     file, worker = tmp_path / "no more", Worker(level=4, retries=1)
-    for _ in range(2):
-        worker.add_remote_worker(RemoteWorkerSpec(Moody(file)))
-    add = worker.register(RemoteCallable(far_side.name(far_side.add_scalar)))
-    with worker:
-        worker.init()
+    made = Program(worker=worker, fleet=Moody(file))
+    add = made.handle(far_side.add_scalar)
+    with made.started():
         x = worker.share(np.zeros(COUNT, np.float32))
 
         def orch_fn(orch, args, config):
@@ -247,7 +223,7 @@ def test_tasks_with_memory_of_an_endpoint_do_not_run_again(mixed):
 def test_random_programs_whose_endpoints_are_killed_end_as_if_run_in_order_or_fail(depth, check):
     """A run that fails leaves each tensor lost, or as it was at some time; no two kills are alike."""
     right = 0
-    with opened(mailbox_depth=depth, check=check, retries=5) as made:
+    with Mixed(mailbox_depth=depth, check=check, retries=5).started() as made:
         for seed in range(5):
             rng = random.Random(seed)
             arrays = [made.shared(np.full(COUNT, k, np.float32)) for k in range(4)]

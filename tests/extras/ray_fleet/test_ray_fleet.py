@@ -15,7 +15,8 @@ from simpler_ref.errors import RemoteError
 from simpler_ref.extras.ray_fleet import RayFleet
 from simpler_ref.remote import keys
 
-from ...sessions import DEADLINE_S, is_gone, manifest
+from ...sessions import DEADLINE_S, manifest
+from ...system.programs import dies
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="there is no Ray")
 HEAD = """
@@ -74,7 +75,7 @@ def test_sessions_start_and_end_with_their_place(fleet):
     os.kill(pids[1], signal.SIGKILL)
     assert places[1].wait(DEADLINE_S) and places[1].why().endswith("killed by SIGKILL")
     places[1].stop(DEADLINE_S)
-    assert all(map(is_gone, pids))
+    assert all(map(dies, pids))
 
 
 @needs_ray
