@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from .workers.options import Settings
 
 _ERRORS = {L.TASK_FAILURE: "TASK_FAILURE", L.ENDPOINT_FAILURE: "ENDPOINT_FAILURE"}
-SKIPPED = {"outcome": "SKIPPED"}
 Step = dict[str, Any]
 
 
@@ -58,14 +58,16 @@ class StepTrace:
             self._follow(stepper, name, lambda _, do=do: {"do": do})
         self._follow(stepper, "dispatch", self._dispatched)
         self._follow(stepper, "kill", self._died)
-        self._follow(stepper, "finish_run", self._finished)
+        self._follow(
+            stepper, "finish_run", lambda _, cancel=False: {"do": "finish", "cancel": cancel}
+        )
         for thread in stepper.workers:
-            words = thread._words
+            ended = partial(self._ended, thread._words)
             self._follow(thread, "poll", lambda _: {"do": "collect"})
+            self._follow(thread, "answer", ended)
             self._follow(
-                thread, "answer", lambda _, error=None, words=words: self._ended(words, error)
+                thread, "skip", lambda done, ended=ended: ended(done) | {"outcome": "SKIPPED"}
             )
-            self._follow(thread, "skip", lambda _, words=words: self._ended(words) | SKIPPED)
 
     def begin_run(self) -> None:
         """Begin the case of a run that was just opened."""
@@ -154,12 +156,8 @@ class StepTrace:
         return {"tensors": tensors, **own}
 
     def _place(self, address: int) -> str:
-        ring = self._stepper.ring
-        for number in range(ring.ring_count()):
-            offset = address - ring.heap_base(number)
-            if 0 <= offset < ring.heap_size(number):
-                return f"ring{number}+0x{offset:x}"
-        return f"0x{address:x}"
+        found = self._stepper._in_ring(address)
+        return f"0x{address:x}" if found is None else f"ring{found[0]}+0x{found[1]:x}"
 
     def _new_task(self) -> str:
         task = max(self._stepper.live_tasks())
@@ -183,11 +181,7 @@ class StepTrace:
         kind, number = _in_pool(self._view, worker)
         return {"do": "die", "pool": kind.name, "worker": number}
 
-    @staticmethod
-    def _finished(_: None, *, cancel: bool = False) -> Step:
-        return {"do": "finish", "cancel": bool(cancel)}
-
-    def _ended(self, words: MailboxView, error: BaseException | None = None) -> Step:
+    def _ended(self, words: MailboxView, _: None, error: BaseException | None = None) -> Step:
         task = self._tasks[self._view.task_of(words.given_slots()[0])[0]]
         member = {"member": words.member - 1} if words.member else {}
         outcome = "SUCCESS" if error is None else "TASK_FAILURE"

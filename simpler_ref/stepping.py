@@ -355,12 +355,18 @@ class Steps(TaskSlots, Scheduler):
             self._known[gone] = self._known[gone]._replace(state=TaskState.FREE)
         return found
 
-    def _place(self, address: int, owner: int) -> str:
-        """Return where a tensor is: its offset in a ring, or a name in the order of their uses."""
+    def _in_ring(self, address: int) -> tuple[int, int] | None:
+        """Return the ring that an address is in, and its offset there; None if it is in none."""
         for number in range(self.ring.ring_count()):
             offset = address - self.ring.heap_base(number)
             if 0 <= offset < self.ring.heap_size(number):
-                return f"ring {number} + {offset}"
+                return number, offset
+        return None
+
+    def _place(self, address: int, owner: int) -> str:
+        """Return where a tensor is: its offset in a ring, or a name in the order of their uses."""
+        if (found := self._in_ring(address)) is not None:
+            return f"ring {found[0]} + {found[1]}"
         return self._seen.setdefault((address, owner), f"t{len(self._seen)}")
 
     def __str__(self) -> str:
@@ -425,9 +431,7 @@ _COLUMNS = {
 
 
 def _row(*cells: str) -> str:
-    return "  ".join(
-        f"{cell:<{width}}" for cell, width in zip(cells, _COLUMNS.values(), strict=True)
-    )
+    return "  ".join(map(str.ljust, cells, _COLUMNS.values()))
 
 
 def _cells(one: TaskView) -> tuple[str, ...]:
