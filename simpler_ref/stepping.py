@@ -442,8 +442,8 @@ def _cells(one: TaskView) -> tuple[str, ...]:
         one.callable or "alloc",
         f"{one.fanin_released}/{one.fanin_count}",
         f"{one.fanout_released}/{one.fanout_total + 1}",
-        _listed(one.producers),
-        _listed(one.consumers),
+        _listed(one.fanin_producers),
+        _listed(one.fanout_consumers),
         " ".join(one or "–" for one in one.workers) or one.worker or "–",
         memory,
     )

@@ -210,10 +210,10 @@ def ring_cycle(engine: Engine, names: Names, depth: int) -> list[str]:
         lines = [f"{what}, {oldest.state.name}"]
         if oldest.state in _UNFINISHED:
             return [*lines, f"it must end first{_reason(engine, looks, oldest)}"]
-        for one in _looks(looks, oldest.consumers[:MOST_TOLD]):
+        for one in _looks(looks, oldest.fanout_consumers[:MOST_TOLD]):
             state = f"is {one.state.name}{_reason(engine, looks, one)}"
             lines.append(f"it is kept for {_called(one)}, which {state}")
-        if oldest.fanout_total + 1 - oldest.fanout_released > len(oldest.consumers):
+        if oldest.fanout_total + 1 - oldest.fanout_released > len(oldest.fanout_consumers):
             lines.append(
                 "it is kept by its scope, which is open: a cycle, since that ends only when the "
                 "orchestration function goes on, which waits for room in this ring"
@@ -248,7 +248,7 @@ def _reason(engine: Engine, looks: RingView, one: TaskView) -> str:
         return (
             f": it is a group of {size}, and {free} of the {len(pool)} workers of its pool are free"
         )
-    live = [two for two in _looks(looks, one.producers) if two.state in _UNFINISHED]
+    live = [two for two in _looks(looks, one.fanin_producers) if two.state in _UNFINISHED]
     named = [f"{_called(two)} ({two.state.name})" for two in live]
     return f": it waits for {listed(named)}" if named else ""
 

@@ -87,22 +87,22 @@ class StoredArgs(NamedTuple):
 class TaskView(NamedTuple):
     """A look at one live task: a submitted task, a group, or a buffer from `orch.alloc`.
 
-    The properties have the names that the design documents use for the same.
+    Its fields have the names of the design documents.
     """
 
     task_id: int
     state: TaskState
-    fanin: int
+    fanin_count: int
     """Distinct producers that its submit found, owners of the slabs it reads included."""
-    fanin_live: int
-    """Producers it waits for that have not finished."""
+    fanin_released: int
+    """How many of these it does not wait for: they have finished."""
     fanout_total: int
     """References of its scope and its consumers."""
     fanout_released: int
     """References released, its own included."""
-    producers: tuple[int, ...]
+    fanin_producers: tuple[int, ...]
     """Ids of its producers, in the order of its tensors; none once it has finished and released them."""
-    consumers: tuple[int, ...]
+    fanout_consumers: tuple[int, ...]
     """Ids of the tasks that depend on it and have not finished, in order."""
     callable: str | None
     """Name of its callable; None for a buffer."""
@@ -127,26 +127,6 @@ class TaskView(NamedTuple):
     """Its position in the ring's FIFO; a later look may find a lower one."""
     slab: Slab | None
     """Memory that the runtime has provided for it."""
-
-    @property
-    def fanin_count(self) -> int:
-        """The same as `fanin`."""
-        return self.fanin
-
-    @property
-    def fanin_released(self) -> int:
-        """How many of these producers it does not wait for: they have finished."""
-        return self.fanin - self.fanin_live
-
-    @property
-    def fanin_producers(self) -> tuple[int, ...]:
-        """The same as `producers`."""
-        return self.producers
-
-    @property
-    def fanout_consumers(self) -> tuple[int, ...]:
-        """The same as `consumers`."""
-        return self.consumers
 
     @property
     def task_args(self) -> StoredArgs | None:
@@ -247,29 +227,28 @@ def look_at(
     if not is_same():
         return None
     waits = [edge[L.EDGE_CONSUMER] != L.NONE for edge in edges]
+    sent_to = [one.sent_to for one in members] if words[L.S_MEMBERS] else []
+    live = sum(w and s < L.COMPLETED for w, s in zip(waits, states, strict=True))
+    count = words[L.S_EDGES] & L.LOW_HALF
     tensors, scalars = words[L.S_COUNTS] & L.LOW_HALF, words[L.S_COUNTS] >> L.HALF
     first = scalars_at(0, tensors)
     key = body[first + L.SCALAR_BITS] & L.CALL_KEY if scalars else L.NONE
     return TaskView(
         task_id=task_id,
         state=TaskState(state),
-        fanin=words[L.S_EDGES] & L.LOW_HALF,
-        fanin_live=sum(w and s < L.COMPLETED for w, s in zip(waits, states, strict=True)),
+        fanin_count=count,
+        fanin_released=count - live,
         fanout_total=words[L.S_FANOUT] & L.FANOUT_TOTAL_MASK,
         fanout_released=words[L.S_FANOUT] >> L.HALF,
-        producers=tuple(ids),
-        consumers=found,
+        fanin_producers=tuple(ids),
+        fanout_consumers=found,
         callable=None if callable < 0 else names.callable_name(callable, key),
         worker=None if worker < 0 else names.worker_name(worker),
         worker_type=None if callable < 0 else WorkerType(callable >> L.WORD_KIND & KIND_MASK),
         config=config,
         group_size=words[L.S_MEMBERS],
         sub_complete_count=_ended_members(words),
-        workers=tuple(
-            None if one.sent_to < 0 else names.worker_name(one.sent_to)
-            for one in members
-            if words[L.S_MEMBERS]
-        ),
+        workers=tuple(None if one < 0 else names.worker_name(one) for one in sent_to),
         task_args_list=stored,
         output_keys=_output_keys(members, words, body),
         ring_idx=words[L.S_RING] & RING_MASK,
@@ -538,11 +517,8 @@ class Story(NamedTuple):
 
 def failure_story(mem: Array) -> Story:
     """Return the story of the run's first failure."""
-    return Story(
-        TaskState(mem.item(L.ERROR_STATE)),
-        _others_at(mem, L.ERROR_NEEDED),
-        _others_at(mem, L.ERROR_NEEDING),
-    )
+    others = (_others_at(mem, at) for at in (L.ERROR_NEEDED, L.ERROR_NEEDING))
+    return Story(TaskState(mem.item(L.ERROR_STATE)), *others)
 
 
 def _others_at(mem: Array, at: int) -> Others:

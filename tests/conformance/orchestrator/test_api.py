@@ -206,22 +206,24 @@ def test_a_look_at_a_task_tells_all_of_it():
             go.open()
 
             tells(looks[0], task_id=0, state=TaskState.COMPLETED, ring_idx=0, callable=None)
-            tells(looks[0], fanin=0, fanin_live=0, producers=(), consumers=(1, 2), worker=None)
+            tells(looks[0], fanin_count=0, fanin_released=0, fanin_producers=(), worker=None)
+            tells(looks[0], fanout_consumers=(1, 2))
             tells(looks[0], fanout_total=3, fanout_released=1, slab=(buffer.data, 1024))
 
-            tells(looks[1], fanin=1, fanin_live=0, producers=(0,), consumers=(2, 3))
+            tells(looks[1], fanin_count=1, fanin_released=1, fanin_producers=(0,))
+            tells(looks[1], fanout_consumers=(2, 3))
             tells(looks[1], fanout_total=3, fanout_released=0)
             assert looks[1].slab == (first.tensor(1).data, 2 * 3072)
             assert looks[1].callable.endswith("hold")
             assert looks[1].worker.startswith("sub_worker ")
 
             assert looks[2] == lone._replace(fanout_released=1)  # its scope has ended
-            tells(looks[2], state=TaskState.PENDING, ring_idx=1, fanin=2, fanin_live=1)
-            tells(looks[2], consumers=(), worker=None, slab=None, fanout_total=1)
-            assert sorted(looks[2].producers) == [0, 1]
+            tells(looks[2], state=TaskState.PENDING, ring_idx=1, fanin_count=2, fanin_released=1)
+            tells(looks[2], fanout_consumers=(), worker=None, slab=None, fanout_total=1)
+            assert sorted(looks[2].fanin_producers) == [0, 1]
             assert looks[2].callable.endswith("<lambda>")
 
-            tells(looks[3], producers=(1,), fanin_live=1, worker=None)
+            tells(looks[3], fanin_producers=(1,), fanin_released=0, worker=None)
 
         assert w.run(orch_fn).tasks == 4
 
@@ -361,7 +363,7 @@ def test_a_look_during_which_the_state_changes_is_taken_again(driver, monkeypatc
 
     monkeypatch.setattr(slots, "consumers", go_on)
     look = view_of(driver).slot_state(driver.id(slot))
-    assert (look.state, look.fanin_live) == (TaskState.RUNNING, 0)
+    assert (look.state, look.fanin_released) == (TaskState.RUNNING, 1)
 
 
 @pytest.mark.spec("ORCH-API-6")
