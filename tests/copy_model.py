@@ -376,10 +376,9 @@ class Mailbox:
         self.play, self.depth = play, depth
         self.given = []
 
-    def ticket(self, _distance):
-        return self.given[0]
-
-    def ticket_behind(self, distance):
+    def ticket(self, distance, *, may_wait=False):
+        if not may_wait:
+            return self.given[0]
         if distance >= len(self.given):
             return None
         job, before = self.given[distance], self.given[:distance]

@@ -220,7 +220,7 @@ class LinkTasks:
         mailbox = self._frames.mailbox
         for distance in range(max(1, len(self._sent)), mailbox.depth):
             place = mailbox.place(distance)  # before the look whether it is there
-            ticket = mailbox.ticket_behind(distance)
+            ticket = mailbox.ticket(distance, may_wait=True)
             after = None if ticket is None else self._frames_of(mailbox.awaits(ticket))
             if ticket is None or after is None:
                 return place

@@ -16,38 +16,20 @@ import numpy as np
 
 from ...jit import layout as L
 from ...system.types import Array
-from .slots import (
-    KIND_MASK,
-    Story,
-    edges_of,
-    failure_story,
-    scalars_at,
-    slot_at,
-    tensors_at,
-    unfinished,
-    used_slots,
-)
+from . import slots as S
 
 
 class RingState(NamedTuple):
-    """One heap ring, read at one moment; the words of its line, in their order."""
+    """One heap ring, read at one moment: the words of its line, in the order of `jit/words.py`."""
 
     base: int
-    """Address."""
     size: int
-    """Bytes."""
     top: int
-    """Bytes allocated since it was last empty, skipped ones included."""
     tail: int
-    """Bytes reclaimed, on the same scale."""
     cursor: int
-    """`top` as an offset in the ring."""
     next: int
-    """Position of the next allocation in its FIFO."""
     alive: int
-    """Position of the oldest allocation that is not released."""
     peak: int
-    """Most bytes held at once in this run."""
 
 
 class FirstFailure(NamedTuple):
@@ -68,7 +50,7 @@ class FirstFailure(NamedTuple):
     message: bytes
     trace: bytes
     """What the worker has written about the exception; see `workers/reports.py`."""
-    story: Story
+    story: S.Story
 
 
 class CallView(NamedTuple):
@@ -129,16 +111,25 @@ class View:
         self._mem = mem
         self._word: Callable[[int], int] = mem.item
 
-    # ------------------------------------------------------------ fixed before the start
+    # ------------------------------------------------------------ words that `jit/words.py` describes
     workers: int = word_at(L.WORKERS)
-    """How many workers there are."""
     ring_count: int = word_at(L.RINGS)
-    """How many rings there are."""
     window: int = word_at(L.WINDOW)
-    """How many tasks may be alive at once."""
     id_window: int = word_at(L.ID_WINDOW)
-    """How far an id may be above the oldest live task's, 0: any distance."""
+    next_task_id: int = word_at(L.NEXT_TASK_ID)
+    live: int = word_at(L.LIVE)
+    edges: int = word_at(L.EDGE_COUNT)
+    scope_depth: int = word_at(L.SCOPE_DEPTH)
+    pushed: int = word_at(L.WIRING_PUSHED)
+    taken: int = word_at(L.WIRING_TAKEN)
+    buffers_known: int = word_at(L.MAP_COUNT)
+    is_cancelled: bool = flag_at(L.CANCEL)
+    has_failed: bool = flag_at(L.RUN_ERROR)
+    not_noted: int = word_at(L.NOT_NOTED)
+    is_traced: bool = flag_at(L.TRACING)
+    ring_bytes: int = word_at(L.RING_BLOCK + L.R_SIZE)
 
+    # ------------------------------------------------------------ workers and slots
     def pool(self, kind: int) -> range:
         """Return the workers of a pool."""
         return range(self._word(L.POOL_FIRST + kind), self._word(L.POOL_END + kind))
@@ -165,31 +156,6 @@ class View:
         return times
 
     # ------------------------------------------------------------ the run
-    next_task_id: int = word_at(L.NEXT_TASK_ID)
-    """How many tasks were submitted, buffers included: the id of the next one."""
-    live: int = word_at(L.LIVE)
-    """How many tasks, buffers included, are not reclaimed."""
-    edges: int = word_at(L.EDGE_COUNT)
-    """How many dependencies were found."""
-    scope_depth: int = word_at(L.SCOPE_DEPTH)
-    """How many scopes are open, the run's own included; 0 between runs."""
-    pushed: int = word_at(L.WIRING_PUSHED)
-    """How many tasks were ever put into the wiring queue."""
-    taken: int = word_at(L.WIRING_TAKEN)
-    """How many of those the Scheduler has taken."""
-    buffers_known: int = word_at(L.MAP_COUNT)
-    """How many buffers the TensorMap has a producer for."""
-    is_cancelled: bool = flag_at(L.CANCEL)
-    """Whether the run is cancelled: no more tasks start."""
-    has_failed: bool = flag_at(L.RUN_ERROR)
-    """Whether a task of the run has failed."""
-    not_noted: int = word_at(L.NOT_NOTED)
-    """How many calls have failed, by themselves, without being kept."""
-    is_traced: bool = flag_at(L.TRACING)
-    """Whether a trace is taken."""
-    ring_bytes: int = word_at(L.RING_BLOCK + L.R_SIZE)
-    """Bytes of each ring."""
-
     @property
     def is_wiring_full(self) -> bool:
         """Whether no more tasks can wait to be wired."""
@@ -206,7 +172,7 @@ class View:
         A task that ends meanwhile may be among them, and one that is submitted meanwhile may not.
         """
         before = self._word(L.IDS_BEFORE)
-        return [before + id for id in unfinished(self._mem)]
+        return [before + id for id in S.unfinished(self._mem)]
 
     @property
     def ended(self) -> int:
@@ -218,7 +184,7 @@ class View:
 
         Returns None if the slot of one is another task's by now; a slot that is only free still tells.
         """
-        slots = used_slots(self._mem)
+        slots = S.used_slots(self._mem)
         found = slots[slots[:, L.S_BEGAN] != 0]
         if len(found) != self._word(L.FAILED_COUNT):
             return None
@@ -235,13 +201,13 @@ class View:
             outcome=word(L.RUN_ERROR),
             task=word(L.ERROR_TASK),
             callable=callable_word & L.CALLABLE_MASK,
-            pool=callable_word >> L.WORD_KIND & KIND_MASK,
+            pool=callable_word >> L.WORD_KIND & S.KIND_MASK,
             worker=word(L.ERROR_WORKER),
             member=word(L.ERROR_MEMBER),
             exit_code=detail - L.DEATH_BIAS if detail else None,
             message=mem[L.ERROR_MSG : L.ERROR_MSG + L.ERROR_MSG_WORDS].tobytes(),
             trace=mem[first : first + -(-size // L.WORD)].tobytes()[:size],
-            story=failure_story(mem),
+            story=S.failure_story(mem),
         )
 
     def stuck_group(self) -> StuckGroup | None:
@@ -315,7 +281,7 @@ class View:
 
     def producers(self, slot: int) -> list[int]:
         """Return the slots to which a slot has an edge, those kept only for their memory included."""
-        return [edge[L.EDGE_PRODUCER] for edge in edges_of(self._mem, slot)]
+        return [edge[L.EDGE_PRODUCER] for edge in S.edges_of(self._mem, slot)]
 
     def consumers(self, slot: int) -> list[int]:
         """Return the slots that are wired to a slot and wait for it."""
@@ -339,18 +305,18 @@ class View:
 
     def provided(self, slot: int, tensors: int) -> bytes:
         """Return the tensors of a task just submitted, with the addresses that the runtime chose."""
-        at = tensors_at(self._word(slot + L.S_BODY), tensors)
+        at = S.tensors_at(self._word(slot + L.S_BODY), tensors)
         wires: bytes = self._mem[at : at + tensors * L.TENSOR_WORDS].tobytes()
         return wires
 
     def buffer(self, slot: int) -> int:
         """Return the address of a buffer just claimed."""
-        return self._word(tensors_at(self._word(slot + L.S_BODY), 1) + L.TENSOR_DATA)
+        return self._word(S.tensors_at(self._word(slot + L.S_BODY), 1) + L.TENSOR_DATA)
 
     def is_slot(self, word: int) -> bool:
         """Say whether a number can be a slot: one read beside another thread may be invalid."""
         first = self._word(L.A_SLOTS)
-        return first <= word < slot_at(first, self.window)
+        return first <= word < S.slot_at(first, self.window)
 
     def task_of(self, slot: int) -> tuple[int, int]:
         """Return the id of the task in a slot, and the index of its callable."""
@@ -361,7 +327,7 @@ class View:
         """Return what is known of a call that a future refers to."""
         word = self._word
         state, tensors = word(slot + L.S_STATE), word(slot + L.S_COUNTS) & L.LOW_HALF
-        scalars = scalars_at(word(slot + L.S_BODY), tensors)
+        scalars = S.scalars_at(word(slot + L.S_BODY), tensors)
         return CallView(
             word(slot + L.S_ID),
             word(scalars + L.SCALAR_BITS),

@@ -94,13 +94,7 @@ class Blocks:
             self._known.setdefault(int(self._mem[offset + _SIZE]), deque()).append(offset)
 
     def take(self, nbytes: int, slot: int = 0) -> Block:
-        """Take a block for the value of a call.
-
-        Raises
-        ------
-        MemoryError
-            There is no room.
-        """
+        """Take a block for the value of a call."""
         size = _size_of(nbytes)
         offset = self._reuse(size)
         if offset is None:

@@ -70,15 +70,7 @@ class Layouts:
         return int(self._mem.ctypes.data) + L.WORD * L.LAYOUTS_EPOCH
 
     def number(self, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
-        """Return the number of a layout: the first call with it writes its record.
-
-        Raises
-        ------
-        TypeError
-            Elements of this type are references to Python objects.
-        MemoryError
-            There are too many different layouts.
-        """
+        """Return the number of a layout: the first call with it writes its record."""
         with self._lock:
             found = self._numbers.get((dtype, shape, strides))
             if found is None:

@@ -20,7 +20,7 @@ from ...model.scalars import as_float, as_it_went_in
 from ...model.tensor import ContinuousTensor
 from ...model.wire import COUNTS_BYTES, SCALAR_BYTES, TAG_AT, TENSOR_BYTES, without_tag
 from ...system.values import position
-from . import trace_size
+from . import flag_at, trace_size, word_at
 from .layouts import Layouts
 
 if TYPE_CHECKING:
@@ -216,31 +216,27 @@ def write_trace(trace: memoryview, raw: bytes) -> None:
 
 
 # ---------------------------------------------------------------- one worker
-class MailboxView(NamedTuple):
+class MailboxView:
     """A worker's words: its mailboxes and the words beside them."""
 
-    engine: Engine
-    worker: int
-
-    @property
-    def start(self) -> int:
+    def __init__(self, engine: Engine, worker: int) -> None:
+        self.engine, self.worker = engine, worker
+        mem = engine.mem
+        self.start: int = mem.item(L.A_WORKERS) + worker * mem.item(L.WORKER_STRIDE)
         """First word of the worker."""
-        mem = self.engine.mem
-        return int(mem[L.A_WORKERS] + self.worker * mem[L.WORKER_STRIDE])
+        self.depth: int = mem.item(L.DEPTH)
+        """How many frames there are: tasks that the worker may have at once."""
+        self.leaf_word, self.thread_word = self.start + L.W_LEAF, self.start + L.W_THREAD
+        """Offsets of words that the loop itself writes: where it clears them, it must make no call."""
 
     def _word(self, field: int) -> int:
-        return int(self.engine.mem[self.start + field])
+        return int(self.engine.mem.item(self.start + field))
 
     def _frame(self, frame: int) -> int:
         """First word of a frame."""
         return self.start + frame * L.WORKER_WORDS
 
     # ------------------------------------------------------------ frames
-    @property
-    def depth(self) -> int:
-        """How many frames there are: tasks that the worker may have at once."""
-        return int(self.engine.mem[L.DEPTH])
-
     @property
     def served(self) -> int:
         """Number of the worker's current frame, as the worker sees it."""
@@ -307,10 +303,8 @@ class MailboxView(NamedTuple):
         """Whether the worker has begun a task or a request, and not answered it; also of a dead one."""
         return self._word(L.W_SINCE) > 0
 
-    @property
-    def given(self) -> int:
-        """How many tasks the worker was sent that are not collected."""
-        return self._word(L.W_GIVEN)
+    given: int = word_at(L.W_GIVEN)
+    """How many tasks the worker was sent that are not collected."""
 
     def given_slots(self) -> list[int]:
         """Return the slots of the tasks that the worker was sent, oldest first, while nothing moves."""
@@ -338,25 +332,17 @@ class MailboxView(NamedTuple):
         """Add the time that a chip spent on a task."""
         self.engine.mem[self.start + L.W_DEVICE_NS] += ns
 
-    @property
-    def task_number(self) -> int:
-        """Number of the current task in the trace."""
-        return self._word(L.W_NUMBER)
-
-    @property
-    def member(self) -> int:
-        """Which member of a group the current task is, plus 1; 0 for a single task."""
-        return self._word(L.W_MEMBER)
-
-    @property
-    def is_skipped(self) -> bool:
-        """Whether the worker was told that it need not start the current task."""
-        return self._word(L.W_SKIP) != 0
+    task_number: int = word_at(L.W_NUMBER)
+    """Number of the current task in the trace."""
+    member: int = word_at(L.W_MEMBER)
+    """Which member of a group the current task is, plus 1; 0 for a single task."""
+    is_skipped: bool = flag_at(L.W_SKIP)
+    """Whether the worker was told that it need not start the current task."""
 
     @property
     def is_traced(self) -> bool:
         """Whether a trace is being taken."""
-        return int(self.engine.mem[L.TRACING]) != 0
+        return bool(self.engine.mem.item(L.TRACING))
 
     def note(self, what: int, task: int, time: int, value: int) -> None:
         """Put a note into the worker's journal."""
@@ -383,13 +369,15 @@ class MailboxView(NamedTuple):
         self.engine.mem[self.start + L.W_HOME] = 0 if home is None else home + 1
         self.engine.mem[self.start + L.W_THREAD] = thread
 
-    def ticket(self, distance: int) -> int | None:
+    def ticket(self, distance: int, *, may_wait: bool = False) -> int | None:
         """Return what no other task of the worker has of the one so far behind its current one.
 
-        None if that is not there, or cannot start yet; see `frame_of` for where it is.
+        None if that is not there, or cannot start yet; if it `may_wait`, then only for tasks in front of
+        it, see `awaits`. See `frame_of` for where it is.
         """
-        engine = self.engine
-        found = int(engine.kernels.task_ahead(engine.mem, self.worker, distance))
+        kernels = self.engine.kernels
+        look = kernels.task_behind if may_wait else kernels.task_ahead
+        found = int(look(self.engine.mem, self.worker, distance))
         return None if found == L.NONE else found
 
     def note_sent(self, ticket: int) -> None:
@@ -412,15 +400,6 @@ class MailboxView(NamedTuple):
         """Wake the thread that looks out for tasks."""
         self.engine.kernels.end_look_out(self.engine.mem, self.worker)
 
-    def ticket_behind(self, distance: int) -> int | None:
-        """Return the same of one that may wait for tasks in front of it, but for no other worker.
-
-        See `awaits` for what it waits for.
-        """
-        engine = self.engine
-        found = int(engine.kernels.task_behind(engine.mem, self.worker, distance))
-        return None if found == L.NONE else found
-
     def awaits(self, ticket: int) -> list[int]:
         """Return the tickets of the tasks in front of one that it waits for, and that have not ended."""
         mem, start = self.engine.mem, self.start
@@ -437,19 +416,6 @@ class MailboxView(NamedTuple):
     def frame_of(ticket: int) -> int:
         """Return the number of the frame of a task."""
         return ticket & L.LOW_HALF
-
-    @property
-    def leaf_word(self) -> int:
-        """Offset of the word that is not 0 while compiled code runs; the loop clears it itself.
-
-        Clearing it in a method would need a call, which the loop must not make there.
-        """
-        return self.start + L.W_LEAF
-
-    @property
-    def thread_word(self) -> int:
-        """Offset of the word that has the worker's thread while it may move; see `leaf_word`."""
-        return self.start + L.W_THREAD
 
 
 CALL_PLACES = (
