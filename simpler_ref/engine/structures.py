@@ -17,7 +17,6 @@ Rule     ORCH-API-4, ORCH-API-5, ORCH-RING-12, ORCH-RING-15, ORCH-SCOPE-1, ORCH-
 
 from __future__ import annotations
 
-import struct
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -25,11 +24,10 @@ from typing import Any, NamedTuple
 from ..errors import RingFullError
 from ..jit import layout as L
 from ..jit.slots import EVENTS
-from ..model.arguments import TaskArgs
+from ..model.arguments import TaskArgs, submit_words
 from ..model.config import CallConfig
 from ..model.enums import DataType, MailboxState, TaskState, WorkerType
 from ..model.tensor import ContinuousTensor
-from ..model.wire import counts_of
 from ..system.values import position, whole
 from .introspection import Rings, RingView, SlotView, describe_full
 from .memory import Engine
@@ -121,10 +119,7 @@ class Ring(Rings):
     def release(self, slot: int) -> None:
         """Release a task id; its ring's tail moves past the oldest run of released allocations.
 
-        Raises
-        ------
-        KeyError
-            `slot` is not live.
+        Raises KeyError if it is not live.
         """
         with self._changed:
             if slot not in self._slots:
@@ -135,10 +130,7 @@ class Ring(Rings):
     def slot_state(self, slot: int) -> SlotView:
         """Return a look at a live slot, whose state stays FREE: nothing submits a task here.
 
-        Raises
-        ------
-        KeyError
-            `slot` is not live.
+        Raises KeyError if it is not live.
         """
         if slot not in self._slots:
             raise KeyError(f"task {slot} is not live in this Ring")
@@ -159,25 +151,11 @@ class Ring(Rings):
 
 
 def small_engine(
-    *,
-    heap: int = 1 << 16,
-    rings: int = L.MAX_RING_DEPTH,
-    window: int = 64,
-    sub: int = 2,
-    next_level: int = 0,
-    depth: int = 1,
-    track_reads: bool = False,
+    *, heap: int = 1 << 16, rings: int = L.MAX_RING_DEPTH, window: int = 64, **more: Any
 ) -> Engine:
     """Return a small engine; nothing moves it, and no process serves its mailboxes."""
-    engine = Engine(
-        heap_ring_size=heap,
-        ring_depth=rings,
-        task_window=window,
-        sub=sub,
-        next_level=next_level,
-        depth=depth,
-        track_reads=track_reads,
-    )
+    more = {"sub": 2} | more
+    engine = Engine(heap_ring_size=heap, ring_depth=rings, task_window=window, **more)
     for index in range(CALLABLES):
         engine.view.write_digest(index, digest_of(index))
     return engine
@@ -292,13 +270,7 @@ class Scope(Part):
         """Of the slots claimed here."""
 
     def scope_begin(self) -> None:
-        """Open a scope.
-
-        Raises
-        ------
-        RuntimeError
-            The run's own scope and 64 more are open.
-        """
+        """Open a scope. Raises RuntimeError if the run's own scope and 64 more are open."""
         if self._kernels.open_scope(self._mem) != L.OK:
             raise RuntimeError(
                 f"maximum nesting depth exceeded: {L.MAX_SCOPE_DEPTH} scopes are open"
@@ -381,22 +353,18 @@ class TaskSlots(Part):
         IndexError, ValueError
             There is no such callable, type or worker.
         """
-        members = (
-            [args] if isinstance(args, TaskArgs) else [TaskArgs()] if args is None else [*args]
-        )
-        wires = [wire for one in members for wire in one._tensors]
-        scalars = [wire for one in members for wire in one._scalars]
-        table = [_MEMBER.pack(counts_of(len(m._tensors), len(m._scalars)), 0) for m in members]
-        size = 0 if args is None or isinstance(args, TaskArgs) else len(members)
+        size = 0
+        if args is None or isinstance(args, TaskArgs):
+            counts, wire = submit_words([args or TaskArgs()], None)
+        else:
+            counts, wire = submit_words(args, [0] * len(args))
+            size = len(args)
         word = position("callable", callable, CALLABLES) | WorkerType(worker_type) << L.WORD_KIND
         word |= whole("worker", worker, -1, self._view.workers - 1) + 1 << L.WORD_WORKER
         if config is not None:
             self._view.write_config(1, config.to_bytes())
             word |= 1 << L.WORD_CONFIG
-        wire = b"".join(wires + scalars + table[:size])
-        code = self._steps.submit_task(
-            self._mem, word, counts_of(len(wires), len(scalars)), size, wire
-        )
+        code = self._steps.submit_task(self._mem, word, counts, size, wire)
         if code < 0:
             raise RuntimeError(f"submit was refused: {REFUSALS.get(code, code)}")
         return self._task(code & ~L.AUTO_OUTPUT)
@@ -413,10 +381,7 @@ class TaskSlots(Part):
     def step(self, task: int, event: str) -> TaskState:
         """Let an event of the state machine happen; return the state after it.
 
-        Raises
-        ------
-        ValueError
-            There is no such event; or it cannot happen in the task's state, and nothing has changed.
+        Raises ValueError if it cannot happen in the task's state, or there is none: nothing has changed.
         """
         names = [one.name for one in EVENTS]
         if event not in names:
@@ -443,7 +408,6 @@ class TaskSlots(Part):
         return slots.live(self._mem)
 
 
-_MEMBER = struct.Struct("<QQ")  # counts, the worker that it names plus 1
 REFUSALS = {
     L.RUN_FAILED: "the run has failed",
     L.WOULD_BLOCK: "there is no room; it would wait",
@@ -487,17 +451,13 @@ class Mailbox(Part):
     def encode(self, callable: int, config: CallConfig, args: TaskArgs) -> None:
         """Write what a task of a small engine's callable would have here.
 
-        Raises
-        ------
-        RuntimeError
-            The mailbox is another part's, whose tasks `dispatch` encodes; or the arguments do not fit.
+        Raises RuntimeError if that does not fit, or the mailbox is a worker's, for `dispatch` to encode.
         """
         if not self._is_alone:
             raise RuntimeError("this mailbox is a worker's: dispatch a task to it")
         self._view.write_config(1, config.to_bytes())
         word = position("callable", callable, CALLABLES) | L.SUB << L.WORD_KIND | 1 << L.WORD_CONFIG
-        counts = counts_of(len(args._tensors), len(args._scalars))
-        wire = b"".join([*args._tensors, *args._scalars])
+        counts, wire = submit_words([args], None)
         code = self._steps.encode(self._mem, self.worker, word, counts, wire)
         if code != L.OK:
             raise RuntimeError(f"encode was refused: {REFUSALS.get(code, code)}")
@@ -505,10 +465,7 @@ class Mailbox(Part):
     def decode(self) -> tuple[bytes, mailbox.ReceivedArgs]:
         """Return the digest of the callable and the arguments, which have the configuration.
 
-        Raises
-        ------
-        RuntimeError
-            The counts are not possible: the bytes are no task's.
+        Raises RuntimeError if the bytes are no task's.
         """
         box = self._words.box(self._words.served)
         if self._steps.decode(self._mem, self.worker) != L.OK:

@@ -51,7 +51,7 @@ Words = np.ndarray[Any, np.dtype[np.int64]]
 
 _WORD = struct.Struct("<q")
 _SUBMIT = struct.Struct("<6q")
-_ALLOC = _PATCH = struct.Struct("<2q")
+_ALLOC = _MEMBER = _PATCH = struct.Struct("<2q")
 _REPEAT = struct.Struct("<4q")
 _SIZE_BIT = 8  # of OP_KIND
 _VARIABLE_BIT = 32  # of PATCH_AT
@@ -233,13 +233,13 @@ class ProgramWriter:
         word: int,
         counts: int,
         arguments: bytes,
-        members: Sequence[bytes],
+        members: Sequence[tuple[int, int]],
         patches: Iterable[Patch],
         outputs: int,
     ) -> None:
         """Write a submit; `outputs` is the variable of its first tensor, −1 if outputs are not used."""
         table = [_PATCH.pack(one.at | one.variable << _VARIABLE_BIT, one.offset) for one in patches]
-        body = [arguments, *members, *table]
+        body = [arguments, *(_MEMBER.pack(*one) for one in members), *table]
         kind = _kind(OP_SUBMIT, OP_ARGS + sum(map(len, body)) // L.WORD)
         self.callables.append(self._size + OP_CALLABLE)
         self._write(_SUBMIT.pack(kind, word, counts, len(members), len(table), outputs), *body)

@@ -12,30 +12,19 @@ import ctypes
 import struct
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, TypeAlias
 
 import numpy as np
 from numpy import ndarray
 
 from ..jit import layout as L
 from ..system.values import position
+from . import wire as W
 from .enums import DataType, TensorArgType
 from .scalars import INTEGER, NUMBER, ScalarBits, as_float, as_it_went_in, scalar_wire
 from .tensor import ContinuousTensor, DescribedTensor, RemoteTensor, Tensor
 from .visibility import Doubts, current, from_numpy, make_tensor
-from .wire import (
-    COUNTS_BYTES,
-    KIND_AT,
-    SCALAR_BYTES,
-    SHAPE_AT,
-    TAG_AT,
-    TENSOR,
-    TENSOR_BYTES,
-    RemoteWire,
-    each_tensor,
-    marked,
-    with_tag,
-)
+from .wire import COUNTS_BYTES, KIND_AT, SCALAR_BYTES, SHAPE_AT, TAG_AT, TENSOR_BYTES
 
 _I64_FIRST, _I64_LAST = -(1 << 63), (1 << 63) - 1
 _pack_integer, _pack_number = INTEGER.pack, NUMBER.pack
@@ -106,9 +95,8 @@ class TaskArgs:
                 self._doubt(has_layouts=True)
 
     def _doubt(self, **more: Any) -> None:
-        self._doubts = replace(
-            self._doubts or Doubts(), **more
-        )  # another TaskArgs may have it, too
+        # a new one: another TaskArgs may have it, too
+        self._doubts = replace(self._doubts or Doubts(), **more)
 
     def add_scalar(self, value: SupportsIndex | float) -> None:
         """Append a scalar: an integer, a bool, or a float, of Python, numpy or `ctypes`.
@@ -135,16 +123,10 @@ class TaskArgs:
             self._scalars = [raw]
 
     def tensor(self, i: int) -> ContinuousTensor:
-        """Return tensor `i`.
-
-        Raises
-        ------
-        IndexError
-            `i` is not in 0 … tensor_count()-1.
-        """
+        """Return tensor `i`. Raises IndexError if there is none."""
         wire = self._tensors[position("tensor", i, len(self._tensors))]
-        if isinstance(wire, RemoteWire):
-            data, *sizes, ndims, dtype, _ = TENSOR.unpack(wire)
+        if isinstance(wire, W.RemoteWire):
+            data, *sizes, ndims, dtype, _ = W.TENSOR.unpack(wire)
             return RemoteTensor(data, sizes[:ndims], DataType(dtype), keep=wire.place)
         return ContinuousTensor._from_wire(wire)
 
@@ -153,10 +135,7 @@ class TaskArgs:
 
         Bits without a kind (see `scalar_to_uint64`) are returned as an unsigned integer.
 
-        Raises
-        ------
-        IndexError
-            `i` is not in 0 … scalar_count()-1.
+        Raises IndexError if there is none.
         """
         raw = self._scalars[position("scalar", i, len(self._scalars))]
         return as_it_went_in(raw, raw[KIND_AT])
@@ -166,10 +145,7 @@ class TaskArgs:
 
         Bits without a kind are returned as the 64-bit float that has these bits.
 
-        Raises
-        ------
-        IndexError
-            `i` is not in 0 … scalar_count()-1.
+        Raises IndexError if there is none.
         """
         raw = self._scalars[position("scalar", i, len(self._scalars))]
         return as_float(raw, raw[KIND_AT])
@@ -181,7 +157,7 @@ class TaskArgs:
     def set_tag(self, i: int, tag: TensorArgType) -> None:
         """Change the tag of tensor `i`."""
         wire = self._tensors[position("tag", i, len(self._tensors))]
-        self._tensors[i] = with_tag(wire, check_tag(tag))
+        self._tensors[i] = W.with_tag(wire, check_tag(tag))
 
     def dump(self, *tensors: int | Tensor) -> None:
         """Mark tensors: with ``CallConfig.enable_dump_tensor=1`` only these are written into files.
@@ -201,7 +177,7 @@ class TaskArgs:
         wires = self._tensors
         found = [i for one in tensors for i in self._places(one)] if tensors else range(len(wires))
         for i in found:
-            wires[i] = marked(wires[i])
+            wires[i] = W.marked(wires[i])
 
     def _places(self, tensor: int | Tensor) -> list[int]:
         """Return the numbers of the tensors that a program means."""
@@ -258,6 +234,52 @@ def check_tag(tag: Any) -> int:
         ) from None
 
 
+# ---------------------------------------------------------------- of a whole submit
+Members: TypeAlias = Sequence[TaskArgs]
+"""The arguments of each member of a group; of a task that is no group its own, or none."""
+Workers: TypeAlias = Sequence[int] | None
+"""The worker of each member of a group, plus one, 0 for any; None: it is no group."""
+_MEMBER = struct.Struct("<QQ")
+"""Of each member of a group: its counts of tensors and scalars, and its worker plus one."""
+
+
+def parts_of(members: Members) -> tuple[list[bytes], list[bytes]]:
+    """Return the tensors and the scalars of all members of a group, or of a task."""
+    tensors: list[bytes] = []
+    scalars: list[bytes] = []
+    for one in members:
+        tensors += one._tensors
+        scalars += one._scalars
+    return tensors, scalars
+
+
+def table_of(members: Members, workers: Workers) -> list[tuple[int, int]]:
+    """Return the counts and the worker, plus one, of each member; nothing of what is no group."""
+    if workers is None:
+        return []
+    counts = [W.counts_of(len(one._tensors), len(one._scalars)) for one in members]
+    return list(zip(counts, workers, strict=True))
+
+
+def submit_words(members: Members, workers: Workers) -> tuple[int, bytes]:
+    """Return what a submit takes of a task or a group: its counts, and tensors, scalars and members."""
+    tensors, scalars = parts_of(members)
+    words = tensors + scalars
+    if workers is not None:
+        words += [_MEMBER.pack(*one) for one in table_of(members, workers)]
+    return len(tensors) | len(scalars) << L.HALF, b"".join(words)
+
+
+def note_outputs(members: Members, wires: bytes) -> None:
+    """Write the addresses that the runtime has provided into arguments; `wires` are their tensors."""
+    at = 0
+    for args in members:
+        for i, wire in enumerate(args._tensors):
+            if wire[TAG_AT] == L.OUTPUT and not any(wire[:SHAPE_AT]):
+                args._tensors[i] = W.with_address(wire, wires[at : at + SHAPE_AT])
+            at += TENSOR_BYTES
+
+
 # ---------------------------------------------------------------- from a blob
 def read_args_from_blob(blob: Any, capacity: int | None = None) -> TaskArgs:
     """Return the arguments in a blob; tags do not travel, so each tensor is an INPUT.
@@ -270,10 +292,7 @@ def read_args_from_blob(blob: Any, capacity: int | None = None) -> TaskArgs:
         How many bytes may be read there; by default all of a buffer, at an address as many as a
         mailbox has.
 
-    Raises
-    ------
-    ValueError
-        A count is negative, or the counts need more bytes than there are.
+    Raises ValueError if a count is negative, or they need more bytes than there are.
     """
     if isinstance(blob, int):  # which may be followed by nothing
         capacity = L.MAILBOX_ARGS_CAPACITY if capacity is None else capacity
@@ -294,7 +313,7 @@ def read_args_from_blob(blob: Any, capacity: int | None = None) -> TaskArgs:
     if isinstance(blob, int):
         raw = ctypes.string_at(blob, size)
     args = TaskArgs()
-    for wire in each_tensor(raw[COUNTS_BYTES:end]):
+    for wire in W.each_tensor(raw[COUNTS_BYTES:end]):
         args.add_tensor(ContinuousTensor._from_wire(wire))
     for bits in struct.unpack_from(f"<{scalars}Q", raw, end):
         args.add_scalar(ScalarBits(bits))

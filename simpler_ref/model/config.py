@@ -37,30 +37,19 @@ class RuntimeEnv:
     """Sizes of the rings of a chip's runtime; 0 leaves a size to the runtime.
 
     Each is a number, for all rings, or a number for each of the four.
-
-    Attributes
-    ----------
-    ring_task_window : int | tuple[int, ...]
-        Tasks that may be alive, a power of two.
-    ring_heap : int | tuple[int, ...]
-        Bytes of the heap.
-    ring_dep_pool : int | tuple[int, ...]
-        Dependencies that may be noted.
     """
 
     ring_task_window: Any = 0
+    """Tasks that may be alive, a power of two."""
     ring_heap: Any = 0
+    """Bytes of the heap."""
     ring_dep_pool: Any = 0
+    """Dependencies that may be noted."""
 
     def validate(self) -> None:
         """Check every field.
 
-        Raises
-        ------
-        ValueError
-            A size that no ring can have: a task window is a power of two from 4 to 2**30, a heap has
-            1024 bytes to 2**63 - 1, a pool 4 to 2**31 - 1 dependencies; or not one number for each of
-            four rings.
+        Raises ValueError for a size that no ring can have, or not one number for each of four rings.
         """
         for name in _SIZES:
             _sizes(name, getattr(self, name))
@@ -211,10 +200,7 @@ class CallConfig:
     def validate(self) -> None:
         """Check every field.
 
-        Raises
-        ------
-        ValueError
-            A field out of range, or diagnostics without `output_prefix`.
+        Raises ValueError for one out of range, or diagnostics without `output_prefix`.
         """
         for name in self._FIELDS:
             value = getattr(self, name)
@@ -259,10 +245,7 @@ class CallConfig:
     def from_bytes(cls, raw: bytes) -> CallConfig:
         """Read the wire form.
 
-        Raises
-        ------
-        ValueError, TypeError
-            No CallConfig has these bytes; or they are no bytes.
+        Raises ValueError if no CallConfig has these bytes, TypeError if they are no bytes.
         """
         if not isinstance(raw, (bytes, bytearray, memoryview)):
             raise TypeError(f"a CallConfig is read from bytes, got {type(raw).__name__}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from operator import index
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -54,34 +54,33 @@ class BoundWord(bytes):
         return word
 
 
-class BoundInt(int):
+B = TypeVar("B", bound="Bound")
+
+
+class Bound:
+    """A number that remembers the word that it was read from."""
+
+    word: BoundWord
+
+    def __new__(cls: type[B], value: float, word: BoundWord) -> B:
+        """Make one of a number."""
+        number = super().__new__(cls, value)  # type: ignore[call-arg]
+        number.word = word
+        return number
+
+
+class BoundInt(Bound, int):
     """A scalar of the `args` that a graph is recorded with."""
 
-    word: BoundWord
 
-    def __new__(cls, value: int, word: BoundWord) -> BoundInt:
-        """Make one that remembers its word."""
-        number = super().__new__(cls, value)
-        number.word = word
-        return number
-
-
-class BoundFloat(float):
+class BoundFloat(Bound, float):
     """The same, read as a float."""
-
-    word: BoundWord
-
-    def __new__(cls, value: float, word: BoundWord) -> BoundFloat:
-        """Make one that remembers its word."""
-        number = super().__new__(cls, value)
-        number.word = word
-        return number
 
 
 # ---------------------------------------------------------------- on their way in
 def scalar_wire(value: Any) -> bytes:
     """Return the 16 bytes of a scalar on its way to a mailbox: its 64 bits and its kind."""
-    if isinstance(value, (BoundInt, BoundFloat)):
+    if isinstance(value, Bound):
         return value.word
     if isinstance(value, ScalarBits):
         return WORD.pack(value, L.RAW)
@@ -127,10 +126,7 @@ def scalar_to_uint64(value: Any) -> int:
     The result, added as a scalar, remains bits without a kind: a worker's `scalar` returns them as an
     unsigned integer, `scalar_float` as the 64-bit float that has them.
 
-    Raises
-    ------
-    TypeError, OverflowError
-        See `TaskArgs.add_scalar`.
+    Raises TypeError and OverflowError as `TaskArgs.add_scalar` does.
     """
     return ScalarBits.from_bytes(scalar_wire(value)[:SCALAR_BYTES], "little")
 

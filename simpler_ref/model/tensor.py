@@ -18,32 +18,15 @@ import numpy as np
 from ..jit import layout as L
 from ..system.types import Array
 from ..system.values import whole
+from . import wire as W
 from .enums import DataType, TensorArgType, any_dtype, find_dtype, numpy_dtype, to_dtype
-from .wire import (
-    CHILD_MEMORY_AT,
-    SHAPE_AT,
-    TAG_AT,
-    TENSOR,
-    DescribedWire,
-    Layout,
-    LayoutReader,
-    RemoteWire,
-    described,
-    has_layout,
-    is_row_major,
-    layout_number,
-    replaced,
-    row_major,
-    span_of,
-    with_address,
-    with_tag,
-)
+from .wire import CHILD_MEMORY_AT, SHAPE_AT, TAG_AT, TENSOR, DescribedWire, Layout, with_address
 
 Tensor: TypeAlias = "ContinuousTensor | Array | Any"
 
 
 _U64_MASK = (1 << 64) - 1
-_TAGS = {int(tag): with_tag(b"", tag) for tag in TensorArgType}
+_TAGS = {int(tag): W.with_tag(b"", tag) for tag in TensorArgType}
 """A tensor's padding on its way into submit."""
 _NO_SIZES = (0,) * L.CONTINUOUS_TENSOR_MAX_DIMS
 REMOTE_FIRST, REMOTE_LAST = 1 << 62, 0x7000 << 48
@@ -199,7 +182,7 @@ class ContinuousTensor:
     @property
     def strides(self) -> tuple[int, ...]:
         """Bytes from one element to the next along each dimension."""
-        return row_major(self.shapes, L.DTYPE_SIZES[self.dtype])
+        return W.row_major(self.shapes, L.DTYPE_SIZES[self.dtype])
 
     def nbytes(self) -> int:
         """Return the bytes of the tensor: elements times element size."""
@@ -213,12 +196,12 @@ class ContinuousTensor:
         """Return the tensor with a tag, for submit."""
         if self._wires:
             return self._wires[tag]
-        return replaced(self._wire, TAG_AT, bytes((tag,)))
+        return W.replaced(self._wire, TAG_AT, bytes((tag,)))
 
     def _note(self, at: int, octets: bytes) -> None:
         """Put something into the padding, for submit."""
         for tag, wire in self._wires.items():
-            self._wires[tag] = replaced(wire, at, octets)
+            self._wires[tag] = W.replaced(wire, at, octets)
 
     def numpy(self) -> Array:
         """Return a numpy array over the same memory, without a copy.
@@ -258,14 +241,14 @@ class ContinuousTensor:
         return hash(self._wire)
 
     @classmethod
-    def _from_wire(cls, wire: bytes, layouts: LayoutReader | None = None) -> ContinuousTensor:
+    def _from_wire(cls, wire: bytes, layouts: W.LayoutReader | None = None) -> ContinuousTensor:
         """Return the tensor of 40 bytes; `layouts` are those of the engine that it went through."""
         data, *sizes, ndims, dtype, child = TENSOR.unpack(wire)
         if ndims > L.CONTINUOUS_TENSOR_MAX_DIMS or child > 1:
             if isinstance(wire, DescribedWire):
                 return DescribedTensor(data, wire.layout, child)
-            if has_layout(wire) and layouts is not None:
-                return DescribedTensor(data, layouts.read(layout_number(wire)), child)
+            if W.has_layout(wire) and layouts is not None:
+                return DescribedTensor(data, layouts.read(W.layout_number(wire)), child)
             if child == L.TENSOR_READ_ONLY and ndims <= L.CONTINUOUS_TENSOR_MAX_DIMS:
                 return ReadOnlyTensor(data, sizes[:ndims], DataType(dtype))
             raise ValueError(
@@ -308,7 +291,7 @@ class DescribedTensor(ContinuousTensor):
 
     def __init__(self, data: int, layout: Layout, access: int = 0, *, keep: Any = None) -> None:
         whole("address", data, 0, _U64_MASK)
-        below, extent = span_of(layout)
+        below, extent = W.span_of(layout)
         if not data and below:
             raise ValueError(
                 f"a tensor that is to get memory has no negative strides, and these are {layout[2]}: "
@@ -318,7 +301,7 @@ class DescribedTensor(ContinuousTensor):
             raise ValueError(
                 f"a tensor of shape {layout[1]} and strides {layout[2]} does not fit an address space"
             )
-        wire = DescribedWire(described(data, 0, extent, access), layout)
+        wire = DescribedWire(W.described(data, 0, extent, access), layout)
         self._fill(data, layout[1], layout[0], False, keep, wire)
 
     @property
@@ -331,11 +314,11 @@ class DescribedTensor(ContinuousTensor):
         return math.prod(self.shapes) * self._wire.layout[0].itemsize
 
     def _span(self) -> tuple[int, int]:
-        below, extent = span_of(self._wire.layout)
+        below, extent = W.span_of(self._wire.layout)
         return self.data - below, extent
 
     def _note(self, at: int, octets: bytes) -> None:
-        object.__setattr__(self, "_wire", replaced(self._wire, at, octets))
+        object.__setattr__(self, "_wire", W.replaced(self._wire, at, octets))
 
     def numpy(self) -> Array:
         """Return a numpy array over the same memory, with these strides."""
@@ -374,12 +357,12 @@ class RemoteTensor(ContinuousTensor):
 
     __slots__ = ()
 
-    _wire: RemoteWire
+    _wire: W.RemoteWire
 
     def _fill(
         self, data: int, sizes: tuple[int, ...], kind: Any, child: bool, keep: Any, wire: bytes
     ) -> None:
-        super()._fill(data, sizes, kind, child, keep, RemoteWire(wire, keep))
+        super()._fill(data, sizes, kind, child, keep, W.RemoteWire(wire, keep))
 
     def _note(self, at: int, octets: bytes) -> None:
         raise TypeError(f"{self!r} cannot be part of a recording")
@@ -400,7 +383,9 @@ def describe(
     """Return the tensor for memory: a ContinuousTensor if that can describe it."""
     try:
         sizes = tuple(map(index, shape))
-        steps = row_major(sizes, dtype.itemsize) if strides is None else tuple(map(index, strides))
+        steps = W.row_major(sizes, dtype.itemsize)
+        if strides is not None:
+            steps = tuple(map(index, strides))
     except TypeError:
         raise TypeError(
             f"shape {shape!r} and strides {strides!r} must be sequences of integers"
@@ -413,7 +398,7 @@ def describe(
         raise ValueError(f"numpy has at most {MOST_DIMS} dimensions, this one has {len(sizes)}")
     kind = find_dtype(dtype)
     few = len(sizes) <= L.CONTINUOUS_TENSOR_MAX_DIMS
-    if kind is not None and few and is_row_major(sizes, steps, dtype.itemsize):
+    if kind is not None and few and W.is_row_major(sizes, steps, dtype.itemsize):
         return ContinuousTensor(data, sizes, kind)
     return DescribedTensor(data, (dtype, sizes, steps))
 

@@ -176,9 +176,7 @@ def from_numpy(array: Array) -> ContinuousTensor:
             and array.shape == shape
             and array.dtype is dtype
             and (strides is None or array.strides == strides)
-            and (
-                check is voucher or check in (None, voucher)
-            )  # most often the first, which is quick
+            and (check is voucher or check in (None, voucher))  # the first is quick
         ):
             return tensor
     require_only_memory(array)
@@ -254,13 +252,7 @@ class Doubts:
     _settled: int = field(default=-1, init=False)
 
     def settle(self) -> None:
-        """Check them with the Worker of the current run, once in each run.
-
-        Raises
-        ------
-        ValueError
-            Its workers cannot see some of the memory.
-        """
+        """Check them with the Worker of the current run, once in each run."""
         if self._settled != current.number:
             for address, nbytes in self.spans:
                 require_visible(address, nbytes)

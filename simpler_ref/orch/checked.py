@@ -14,7 +14,7 @@ from types import FrameType
 
 from ..jit import layout as L
 from ..model import wire as W
-from ..model.arguments import TaskArgs
+from ..model.arguments import TaskArgs, note_outputs, parts_of
 from ..model.tensor import ContinuousTensor
 from ..trace.history import HOST, CheckedPlan, CheckedTensor, History, share, tensor_at
 from ..workers.session import Session
@@ -30,14 +30,9 @@ _READ_ONLY = bytes([L.TENSOR_READ_ONLY])
 class Check:
     """What was submitted and provided so far; refuses what would race.
 
-    Parameters
-    ----------
-    session
-        Its rings are the memory that tasks are provided with.
-    note_unordered
-        Is told of bytes that tasks may write while others have them as INPUT.
-    *memory
-        More of it: the first address, and the one after the last.
+    Tasks are provided with the rings of a session, and with `memory`: the first address of each, and the
+    one after the last. `note_unordered` is told of bytes that tasks may write while others have them as
+    INPUT.
     """
 
     def __init__(
@@ -66,21 +61,8 @@ class Check:
     ) -> None:
         """Submit a task or a group that races with none.
 
-        Parameters
-        ----------
-        name
-            Of its callable.
-        members, workers
-            The arguments of each member, and its worker plus one.
-        send
-            Is given the arguments as they are sent.
-        guards
-            Whether INPUTs are sent as what must not be written.
-
-        Raises
-        ------
-        HazardError
-            It would race with a task before, or use memory that was given back.
+        `workers` has the worker of each member, plus one. `send` is given the arguments as they are sent:
+        with `guards`, INPUTs say that they must not be written.
         """
         tensors = [
             _tensor_of(wire, worker - 1)
@@ -91,35 +73,28 @@ class Check:
         self._find_unordered(members, plan)
         sent = [_sent(one, guards) for one in members]
         send(sent)
-        provided = []
-        at = 0
-        for args, after in zip(members, sent, strict=True):
-            for i, wire in enumerate(after._tensors):
-                if W.has_address(wire) and not plan.tensors[at + i].start:
-                    provided.append((at + i, int.from_bytes(wire[: W.SHAPE_AT], "little")))
-                    if not W.has_address(args._tensors[i]):
-                        args._tensors[i] = wire
-            at += len(args._tensors)
+        wires = parts_of(sent)[0]
+        note_outputs(members, b"".join(wires))
+        provided = [
+            (i, int.from_bytes(wire[: W.SHAPE_AT], "little"))
+            for i, (wire, planned) in enumerate(zip(wires, plan.tensors, strict=True))
+            if W.has_address(wire) and not planned.start
+        ]
         self.places[self._view.next_task_id - 1] = sys.intern(plan.task.place)
         self.history.add(plan, provided)
 
     def _find_unordered(self, members: Sequence[TaskArgs], plan: CheckedPlan) -> None:
         """Find what tasks may write while others have it as INPUT: nothing is wrong then."""
-        mine: list[list[CheckedTensor]] = []
-        at = 0
-        for args in members:
-            mine.append(plan.tensors[at : at + len(args._tensors)])
-            at += len(args._tensors)
-        for i, tensors in enumerate(mine):
-            others = [one for k, part in enumerate(mine) if k != i for one in part]
-            for one in tensors:
-                if one.memory != HOST or not one.data:
-                    continue
-                if one.tag == L.NO_DEP or (
-                    one.tag == L.INPUT
-                    and any(o.tag != L.INPUT and o.data and share(one, o) for o in others)
-                ):
-                    self._note_unordered(one.start, one.end)
+        numbers = [k for k, one in enumerate(members) for _ in one._tensors]
+        tensors = list(zip(numbers, plan.tensors, strict=True))
+        for k, one in tensors:
+            if one.memory != HOST or not one.data:
+                continue
+            writers = (o for j, o in tensors if j != k and o.data and o.tag != L.INPUT)
+            if one.tag == L.NO_DEP or (
+                one.tag == L.INPUT and any(share(one, other) for other in writers)
+            ):
+                self._note_unordered(one.start, one.end)
 
     def claim(self, buffer: ContinuousTensor) -> ContinuousTensor:
         """Return a buffer that was provided, with the number that it has from now on."""
@@ -128,13 +103,7 @@ class Check:
         return buffer
 
     def require_kept(self) -> None:
-        """Refuse to end a scope whose memory tasks may still use, and do not keep.
-
-        Raises
-        ------
-        HazardError
-            There is such a task.
-        """
+        """Refuse to end a scope whose memory tasks may still use, and do not keep."""
         if sys.exc_info()[1] is None:  # an exception goes before
             self.history.require_kept()
 

@@ -17,7 +17,7 @@ from ..jit import layout as L
 from ..jit.program import repeated
 from ..model.arguments import check_tag, require_reads
 from ..model.enums import TensorArgType, to_dtype
-from ..model.scalars import BoundFloat, BoundInt, BoundWord, scalar_wire
+from ..model.scalars import Bound, BoundWord, scalar_wire
 from ..model.tensor import ContinuousTensor, DescribedTensor
 from ..model.visibility import current, keep_alive, require_visible, require_wires_visible
 from ..model.wire import RemoteWire
@@ -30,18 +30,12 @@ _MOST_TASKS = (1 << 63) - 1
 
 
 class Rows(NamedTuple):
-    """Rows of an array in any order, each as often as wanted: a column of tensors for `submit_sub_many`.
-
-    Attributes
-    ----------
-    array : numpy.ndarray
-        An array in shared memory; its rows must be contiguous.
-    index : numpy.ndarray or list
-        For each task the number of the row that is its tensor, from 0; an integer dtype.
-    """
+    """Rows of an array in any order, each as often as wanted: a column for `submit_sub_many`."""
 
     array: Array
+    """An array in shared memory; its rows must be contiguous."""
     index: Any
+    """For each task the number of the row that is its tensor, from 0; an array of integers, or a list."""
 
 
 class _Agreed:
@@ -90,19 +84,7 @@ class _Scalars(NamedTuple):
 class Batch:
     """Many tasks with the same number of tensors and of scalars, checked; nothing is submitted yet.
 
-    Parameters
-    ----------
-    tensors, tags, scalars, count
-        See `Orchestrator.submit_sub_many`.
-    workers
-        See `Orchestrator.submit_next_level_many`.
-
-    Attributes
-    ----------
-    size : int
-        The number of tasks.
-    workers : int or numpy.ndarray
-        The worker each task is for, −1 for any.
+    The parameters are those of `Orchestrator.submit_next_level_many`.
     """
 
     def __init__(
@@ -124,7 +106,9 @@ class Batch:
         ]
         self.scalars = _scalar_columns(scalars, agreed)
         self.workers = _worker_column(workers, agreed)
+        """The worker each task is for, −1 for any; one, or one for each."""
         self.size = agreed.count
+        """The number of tasks."""
         if self.size < 0:
             raise ValueError("no column says how many tasks there are: give count=…")
 
@@ -138,12 +122,8 @@ class Batch:
     def program(self, word: Any) -> tuple[Array, Array]:
         """Return a program that submits all tasks, and its variables, (tasks, words that differ).
 
-        The first variables of a row are the addresses of the task's tensors.
-
-        Parameters
-        ----------
-        word
-            The callable word, or one for each task.
+        The first variables of a row are the addresses of the task's tensors. `word` is the callable word,
+        or one for each task.
         """
         tensors = [(one.data, one.rest) for one in self.tensors]
         scalars = [(one.bits, one.kind) for one in self.scalars]
@@ -311,7 +291,7 @@ def _scalar_column(name: str, column: Any, agreed: _Agreed) -> _Scalars:
         raise type(error)(
             f"{name}: {error}; a column is one number for all tasks, or an array"
         ) from None
-    bound = column.word if isinstance(column, (BoundInt, BoundFloat)) else None
+    bound = column.word if isinstance(column, Bound) else None
     return _Scalars(bits, kind, bound)
 
 

@@ -18,7 +18,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ..callables.identity import TargetNamespace
@@ -49,6 +48,13 @@ BUFFER_ALIGN = 64
 _MOST_BYTES = 1 << 40
 
 
+def _native() -> Any:
+    """Return the module that has the memory of domains; a Worker without chips does not load it."""
+    from ..native_chip import domains
+
+    return domains
+
+
 @dataclass(frozen=True)
 class CommBufferSpec:
     """A buffer that every rank of a domain has in its window: `count` elements of `dtype`.
@@ -56,10 +62,7 @@ class CommBufferSpec:
     `nbytes` is its size; without it, that of the elements. The original's flags `load_from_host` and
     `store_to_host` are kept and mean nothing, as there: `Orchestrator.copy_to` and `copy_from` move data.
 
-    Raises
-    ------
-    ValueError
-        A number is negative, the elements do not fit `nbytes`, or there is no name.
+    Raises ValueError if a number is negative, the elements do not fit `nbytes`, or there is no name.
     """
 
     name: str
@@ -85,33 +88,22 @@ class CommBufferSpec:
 
 @dataclass(frozen=True)
 class ChipDomainContext:
-    """A domain as one of its chips sees it.
-
-    Attributes
-    ----------
-    name : str
-        The domain's.
-    domain_rank : int
-        The chip's index in `workers`.
-    domain_size : int
-        Number of ranks.
-    device_ctx : int
-        What kernels get as a scalar: the address of a ``SimplerDomain`` (``simpler_domain.h``).
-    local_window_base : int
-        Where the chip's window begins.
-    actual_window_size : int
-        Its bytes, whole pages.
-    buffer_ptrs : Mapping[str, int]
-        Where each buffer begins in it.
-    """
+    """A domain as one of its chips sees it."""
 
     name: str
+    """The domain's."""
     domain_rank: int
+    """The chip's index in `workers`."""
     domain_size: int
+    """Number of ranks."""
     device_ctx: int
+    """What kernels get as a scalar: the address of a ``SimplerDomain`` (``simpler_domain.h``)."""
     local_window_base: int
+    """Where the chip's window begins."""
     actual_window_size: int
+    """Its bytes, whole pages."""
     buffer_ptrs: Mapping[str, int]
+    """Where each buffer begins in it."""
 
 
 class CommDomainHandle:
@@ -134,15 +126,17 @@ class CommDomainHandle:
     """
 
     def __init__(
-        self, name: str, workers: Sequence[int], memory: Array, allocation_id: int
+        self, name: str, workers: Sequence[int], memory: Array, shared: DomainMemory, number: int
     ) -> None:
         self.name = name
-        self.allocation_id = allocation_id
+        self.allocation_id = number
         self.workers = tuple(workers)
         self.released = False
         self.freed = False
         self.contexts: dict[int, ChipDomainContext] = {}
         self._memory: Array | None = memory
+        self._shared = shared
+        """What the ranks share of it, as long as it is there."""
         self._woken: Woken = []
 
     def __getitem__(self, chip: int) -> ChipDomainContext:
@@ -164,12 +158,7 @@ class CommDomainHandle:
     def __enter__(self) -> CommDomainHandle:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
     def __repr__(self) -> str:
@@ -216,8 +205,11 @@ class Domains:
         timeout_s = positive_seconds("timeout_s", timeout_s)
         manager = self._life.running_manager()
         self._connect(session, manager)
-        memory = _make(name, chips, window, int(timeout_s * 1e9))
-        handle = CommDomainHandle(name, chips, memory, next(self._numbers))
+        memory = regions.create(_native().domain_bytes(len(chips), window), window=True)
+        shared = _native().DomainMemory(memory.ctypes.data)
+        shared.make(name, chips, window, int(timeout_s * 1e9))
+        shared.guard()
+        handle = CommDomainHandle(name, chips, memory, shared, next(self._numbers))
         with self._lock:
             self._live.append(handle)
         try:
@@ -228,10 +220,9 @@ class Domains:
         return handle
 
     def _check_name(self, name: str) -> None:
-        from ..native_chip.domains import MAX_NAME
-
-        if not isinstance(name, str) or not 0 < len(name.encode()) <= MAX_NAME or "\0" in name:
-            raise ValueError(f"a domain needs a name of at most {MAX_NAME} bytes, got {name!r}")
+        most = _native().MAX_NAME
+        if not isinstance(name, str) or not 0 < len(name.encode()) <= most or "\0" in name:
+            raise ValueError(f"a domain needs a name of at most {most} bytes, got {name!r}")
         if any(one.name == name and not one.released for one in self._live):
             raise ValueError(
                 f"domain {name!r} is already live: release it first, or take another name"
@@ -255,15 +246,12 @@ class Domains:
         places: Mapping[str, int],
     ) -> None:
         """Have every chip map the memory of a domain."""
-        from ..native_chip.domains import DomainMemory, pack_file
-
         assert handle._memory is not None
         region = regions.region_of(handle._memory)
-        memory = DomainMemory(region.address)
-        args = pack_file(os.getpid(), region.fd), region.address, region.nbytes
+        args = _native().pack_file(os.getpid(), region.fd), region.address, region.nbytes
         for rank, chip in enumerate(handle.workers):
             device_ctx = manager.control(chip, L.CTRL_ALLOC_DOMAIN, args)
-            base = memory.window(rank)
+            base = handle._shared.window(rank)
             handle.contexts[chip] = ChipDomainContext(
                 name=handle.name,
                 domain_rank=rank,
@@ -316,16 +304,14 @@ class Domains:
         view = session.engine.view
         if not self._live or not (view.has_failed or view.is_cancelled):
             return
-        from ..native_chip.domains import DomainMemory
-
         ranks = AbsentRanks(session.engine)
         for one in self._live:
-            if one._memory is None or (memory := DomainMemory(one._memory.ctypes.data)).is_broken:
+            if one._memory is None or one._shared.is_broken:
                 continue
-            one._woken, absent = ranks.look(memory, one.contexts, one._woken)
+            one._woken, absent = ranks.look(one._shared, one.contexts, one._woken)
             if absent is not None:
                 cause = session.orch._task_error() if view.has_failed else failures[0]
-                memory.break_because(f"{absent}; the run: {type(cause).__name__}: {cause}")
+                one._shared.break_because(f"{absent}; the run: {type(cause).__name__}: {cause}")
 
     def look_while_asking(self, session: Session) -> None:
         """Look while a control request waits for its turn, if the Orch thread has made it."""
@@ -339,20 +325,13 @@ class Domains:
 
     def note_death(self, worker: int, code: int) -> None:
         """Break the domains of a chip that has died: no rank waits for it any longer."""
+        ended = f"was {describe_status(code)}" if code < 0 else describe_status(code)
         self._members.discard(worker)
         with self._lock:
             for one in self._live:
                 if worker in one.workers and one._memory is not None:
-                    self._break(one, worker, code)
-
-    def _break(self, handle: CommDomainHandle, chip: int, code: int) -> None:
-        # not in `note_death`: a death without domains would load native_chip, on the monitor thread
-        from ..native_chip.domains import DomainMemory
-
-        assert handle._memory is not None
-        memory = DomainMemory(handle._memory.ctypes.data)
-        ended = f"was {describe_status(code)}" if code < 0 else describe_status(code)
-        memory.break_because(f"rank {memory.rank_of(chip)} (chip {chip}) {ended}")
+                    rank = one._shared.rank_of(worker)
+                    one._shared.break_because(f"rank {rank} (chip {worker}) {ended}")
 
 
 class AbsentRanks:
@@ -408,12 +387,10 @@ class AbsentRanks:
 
 def _check_chips(session: Session, workers: Sequence[int]) -> list[int]:
     """Return the chips of a domain, once they are found to be right."""
-    from ..native_chip.domains import MAX_RANKS
-
-    chips = list(items("workers", workers, "chips"))
+    chips, most = list(items("workers", workers, "chips")), _native().MAX_RANKS
     count = len(session.next_level)
-    if not 1 <= len(chips) <= MAX_RANKS:
-        raise ValueError(f"a domain has 1 to {MAX_RANKS} ranks; workers names {len(chips)}")
+    if not 1 <= len(chips) <= most:
+        raise ValueError(f"a domain has 1 to {most} ranks; workers names {len(chips)}")
     for chip in chips:
         if not hasattr(chip, "__index__") or not 0 <= chip < count:
             raise ValueError(f"there is no chip {chip!r}: there are {count} next-level workers")
@@ -430,8 +407,6 @@ def _check_chips(session: Session, workers: Sequence[int]) -> list[int]:
 
 def _lay_out(wanted: int, buffers: Sequence[CommBufferSpec]) -> tuple[int, dict[str, int]]:
     """Return the size of a window, and where each buffer begins in it."""
-    from ..native_chip.domains import window_size
-
     whole("window_size", wanted, 1, _MOST_BYTES)
     places: dict[str, int] = {}
     at = needed = 0
@@ -447,14 +422,4 @@ def _lay_out(wanted: int, buffers: Sequence[CommBufferSpec]) -> tuple[int, dict[
         raise ValueError(
             f"the buffers take {needed} bytes ({', '.join(places)}); window_size is {wanted}"
         )
-    return window_size(max(wanted, at)), places
-
-
-def _make(name: str, chips: Sequence[int], window: int, timeout_ns: int) -> Array:
-    from ..native_chip.domains import DomainMemory, domain_bytes
-
-    memory = regions.create(domain_bytes(len(chips), window), window=True)
-    made = DomainMemory(memory.ctypes.data)
-    made.make(name, chips, window, timeout_ns)
-    made.guard()
-    return memory
+    return _native().window_size(max(wanted, at)), places

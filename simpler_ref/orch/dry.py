@@ -9,7 +9,6 @@ Rule     SEE-GRAPH-1, SEE-GRAPH-6
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -17,7 +16,7 @@ from ..callables.identity import CallableHandle
 from ..engine.memory import Engine
 from ..jit import layout as L
 from ..model import wire as W
-from ..model.arguments import TaskArgs
+from ..model.arguments import Members, TaskArgs, Workers, note_outputs, submit_words
 from ..model.config import CallConfig
 from ..model.scalars import as_it_went_in
 from ..model.tensor import ContinuousTensor
@@ -26,7 +25,7 @@ from ..trace.timeline import KINDS, TAGS, WRITING
 from ..workers.session import Session
 from .checked import caller
 from .listening import fresh_memory, listen
-from .orchestrator import MEMBER, asked_for, number_layouts, parts_of, table_of
+from .orchestrator import asked_for, number_layouts
 from .room import never_fits
 
 _MOST_SHOWN = 1 << 32
@@ -38,6 +37,8 @@ Member: TypeAlias = tuple[Iterable[bytes], Iterable[str], int]
 
 class DryRun:
     """Submits to an engine that runs nothing, with the rings and workers that a session has."""
+
+    why_not = "has no meaning in a dry run: nothing is executed; do it before Worker.graph"
 
     def __init__(self, session: Session) -> None:
         self.memory = first, end = fresh_memory()
@@ -68,46 +69,27 @@ class DryRun:
         return self._engine.view.scope_depth - 1
 
     # ------------------------------------------------------------ tasks
-    def task(
-        self,
-        handle: CallableHandle,
-        word: int,
-        members: Sequence[TaskArgs],
-        workers: Sequence[int] | None,
-    ) -> dict[int, int]:
-        """Submit a task; return the addresses of the outputs that the engine has provided."""
-        wires, scalars = parts_of(members)
-        number_layouts(wires, self._engine.layouts)
-        counts = W.counts_of(len(wires), len(scalars))
-        table = [MEMBER.pack(*one) for one in table_of(members, workers)]
-        whole = b"".join([*wires, *scalars, *table])
+    def task(self, handle: CallableHandle, word: int, members: Members, workers: Workers) -> None:
+        """Submit a task, and write the addresses that the engine has provided into its arguments."""
+        for one in members:
+            number_layouts(one._tensors, self._engine.layouts)
+        counts, whole = submit_words(members, workers)
         submit = self._engine.kernels.submit_group_and_pass
         slot = submit(self._engine.mem, word, counts, len(workers or ()), whole)
         self._require_slot(slot, whole, counts)
-        provided = {}
         if slot & L.AUTO_OUTPUT:
-            made = self._engine.view.provided(slot ^ L.AUTO_OUTPUT, len(wires))
-            for i, wire in enumerate(wires):
-                octets = made[i * W.TENSOR_BYTES : i * W.TENSOR_BYTES + W.SHAPE_AT]
-                if wire[W.TAG_AT] == L.OUTPUT and not W.has_address(wire) and any(octets):
-                    wires[i] = W.with_address(wire, octets)
-                    provided[i] = int.from_bytes(octets, "little")
-                    self._names.provide(*ContinuousTensor._from_wire(wires[i])._span())
-        following = iter(wires)
-        parts: list[Member] = [
-            (
-                itertools.islice(following, len(one._tensors)),
-                [shown_number(as_it_went_in(raw, raw[W.KIND_AT])) for raw in one._scalars],
-                worker - 1,
-            )
-            for one, worker in zip(
-                members or [TaskArgs()],
-                workers or [word >> L.WORD_WORKER & L.WORKER_MASK],
-                strict=True,
-            )
-        ]
+            wires = [(one._tensors, i) for one in members for i in range(len(one._tensors))]
+            asked = [(mine, i) for mine, i in wires if W.asks_for_memory(mine[i])]
+            note_outputs(members, self._engine.view.provided(slot ^ L.AUTO_OUTPUT, len(wires)))
+            for mine, i in asked:
+                if W.has_address(mine[i]):
+                    self._names.provide(*ContinuousTensor._from_wire(mine[i])._span())
+        places = workers or [word >> L.WORD_WORKER & L.WORKER_MASK]
+        parts: list[Member] = []
+        for one, worker in zip(members or [TaskArgs()], places, strict=True):
+            texts = [shown_number(as_it_went_in(raw, raw[W.KIND_AT])) for raw in one._scalars]
+            parts.append((one._tensors, texts, worker - 1))
         self._add(handle.name.rpartition(":")[2], parts)  # of "module:function" the function
-        return provided
 
     def buffer(self, tensor: ContinuousTensor) -> int:
         """Allocate a buffer."""
@@ -145,16 +127,9 @@ class DryRun:
                 extents.append((start, start + nbytes))
                 owner = worker if wire[W.CHILD_MEMORY_AT] == 1 else -1
                 element = str(getattr(tensor.dtype, "name", tensor.dtype)).lower()
-                arguments.append(
-                    graphs.GraphArgument(
-                        TAGS[wire[W.TAG_AT]],
-                        self._names.name(owner, tensor.data, nbytes),
-                        f"{element}{list(tensor.shapes)}",
-                        tensor.data,
-                        nbytes,
-                        owner,
-                    )
-                )
+                known, form = self._names.name(owner, tensor.data, nbytes), list(tensor.shapes)
+                about = TAGS[wire[W.TAG_AT]], known, f"{element}{form}", tensor.data, nbytes, owner
+                arguments.append(graphs.GraphArgument(*about))
             made.append(graphs.GraphMember(tuple(arguments), tuple(texts), worker))
         self._extents.append(extents)
         line = caller().partition(", called at ")[0]
@@ -209,12 +184,6 @@ class DryRun:
     def drain(self) -> None:
         """Note where a run would wait until all tasks have ended."""
         self._steps.append((self._depth, "drain"))
-
-    def not_now(self, what: str) -> RuntimeError:
-        """Return the exception for what a dry run cannot do."""
-        return RuntimeError(
-            f"{what} has no meaning in a dry run: nothing is executed; do it before Worker.graph"
-        )
 
     def graph(self) -> graphs.TaskGraph:
         """Return the graph, and let go of the engine."""

@@ -21,11 +21,11 @@ from ..callables.identity import CallableHandle
 from ..engine.introspection import requested_bytes
 from ..jit import layout as L
 from ..model import visibility
-from ..model.arguments import TaskArgs
+from ..model.arguments import Members, TaskArgs, Workers
 from ..model.config import CallConfig
 from ..model.scalars import BoundFloat, BoundInt, BoundWord, scalar_wire
 from ..model.tensor import RECORDED_FIRST, RECORDED_LAST, ContinuousTensor
-from ..model.wire import COUNTS_BYTES, SHAPE_AT, blob_bytes, counts_of, with_address
+from ..model.wire import COUNTS_BYTES, blob_bytes, counts_of
 from ..workers.session import Session
 from .checked import Check
 from .orchestrator import Handles, Orchestrator, orchestrator_of
@@ -82,15 +82,11 @@ class Listener(Protocol):
 
     memory: tuple[int, int]
     """The first address of what it provides, and the one after the last."""
+    why_not: str
+    """Why a method means nothing while nothing runs, after its name."""
 
-    def task(
-        self,
-        handle: CallableHandle,
-        word: int,
-        members: Sequence[TaskArgs],
-        workers: Sequence[int] | None,
-    ) -> dict[int, int]:
-        """Take a task, or a group; return the addresses of the tensors that are provided.
+    def task(self, handle: CallableHandle, word: int, members: Members, workers: Workers) -> None:
+        """Take a task, or a group, and give those of its tensors addresses that are provided.
 
         `word` is its callable word, with the handle's number; the rest is as for `Orchestrator._add`.
         """
@@ -104,9 +100,6 @@ class Listener(Protocol):
     def drain(self) -> None:
         """Take that a run would wait for all tasks here."""
 
-    def not_now(self, what: str) -> RuntimeError:
-        """Return the exception for a method that means nothing while nothing runs."""
-
 
 def fresh_memory() -> tuple[int, int]:
     """Return addresses for the memory that the runtime would provide one function with."""
@@ -117,18 +110,7 @@ def fresh_memory() -> tuple[int, int]:
 
 # ---------------------------------------------------------------- what the function holds
 class ListeningOrchestrator(Orchestrator):
-    """The Orchestrator of a function of which no task runs.
-
-    Attributes
-    ----------
-    handles : dict
-        The callables that were submitted, each with its pool, and their numbers: a replay looks up what
-        they mean then.
-    configs : dict
-        The configurations of tasks and their numbers.
-    has_unordered : bool
-        Whether tasks may write what others have as INPUT; only with ``check=True`` that is known.
-    """
+    """The Orchestrator of a function of which no task runs."""
 
     def __init__(self, session: Session, listener: Listener) -> None:
         orch = orchestrator_of(session)
@@ -137,14 +119,17 @@ class ListeningOrchestrator(Orchestrator):
         self._thread = get_ident()
         self._scopes = 1
         self.handles: dict[tuple[CallableHandle, int], int] = {}
+        """Callables with their pools, and their numbers: a replay looks up what they mean then."""
         self.configs: dict[bytes, int] = {CallConfig().to_bytes(): 0}
+        """The configurations of tasks and their numbers."""
         self._next_level, self._subs = session.words
         self.has_unordered = False
+        """Whether tasks may write what others have as INPUT; only with ``check=True`` that is known."""
         if session.options.check:
             self._check = Check(session, self._note_unordered, listener.memory)
 
     # ------------------------------------------------------------ submits
-    _submit_many = Orchestrator._add_each
+    _in_bulk = False
 
     def _require_handle(
         self, what: str, handle: Any, members: Sequence[Any], live: Handles, pool: int
@@ -156,13 +141,7 @@ class ListeningOrchestrator(Orchestrator):
     def _send(self, word: int, members: list[TaskArgs], workers: list[int] | None) -> None:
         self._require_mine()
         self._require_possible(members)
-        provided = self._listener.task(self._handle, word, members, workers)
-        first = 0
-        for args in members:
-            for i, wire in enumerate(args._tensors):
-                if address := provided.get(first + i):
-                    args._tensors[i] = with_address(wire, address.to_bytes(SHAPE_AT, "little"))
-            first += len(args._tensors)
+        self._listener.task(self._handle, word, members, workers)
 
     def _note_unordered(self, _low: int, _high: int) -> None:
         self.has_unordered = True  # where that is, replays know
@@ -213,7 +192,7 @@ class ListeningOrchestrator(Orchestrator):
 
 def _refused(what: str) -> Callable[..., Any]:
     def refuse(orch: ListeningOrchestrator, *_: Any, **__: Any) -> Any:
-        raise orch._listener.not_now(what)
+        raise RuntimeError(f"{what} {orch._listener.why_not}")
 
     return refuse
 

@@ -13,11 +13,9 @@ Rule     FLOW-HANDLE-2, FLOW-LAYOUT-3, ORCH-MISUSE-1, ORCH-MISUSE-3, ORCH-MISUSE
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from threading import get_ident
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -30,7 +28,7 @@ from ..jit import layout as L
 from ..jit.program import asked_by
 from ..model import visibility
 from ..model import wire as W
-from ..model.arguments import TaskArgs
+from ..model.arguments import TaskArgs, note_outputs, submit_words
 from ..model.config import CallConfig
 from ..model.tensor import ContinuousTensor, require_plain
 from ..system.types import Array
@@ -46,9 +44,6 @@ from .words import Configs, Pools, require_distinct
 Handles = dict[CallableHandle, int]
 """The live handles a pool takes, and each one's callable word without anything of a single task."""
 
-MEMBER = struct.Struct("<QQ")
-"""Of each member of a group: its counts of tensors and scalars, and its worker plus one."""
-
 
 def orchestrator_of(session: Session) -> Orchestrator:
     """Return the Orchestrator of a Worker's runs."""
@@ -62,6 +57,10 @@ class Orchestrator:
     `submit_*` and `alloc` wait only for room in a ring (or for a free task slot).
     """
 
+    _handle: CallableHandle
+    """The callable of the task that is submitted last."""
+    _in_bulk = True
+    """Whether kernels submit many tasks that are given in one call."""
     _own_tasks = _own_edges = 0
     """Tasks of this run, and their edges, that not the function has submitted but this."""
 
@@ -134,7 +133,7 @@ class Orchestrator:
                 attempt = partial(self._submit, self._mem, word, counts, wire)
                 slot = self._retry(slot, attempt, lambda: asked_for(wire, counts))
             if slot & L.AUTO_OUTPUT and args is not None:
-                self._note_outputs(slot ^ L.AUTO_OUTPUT, [args])
+                note_outputs([args], self._view.provided(slot ^ L.AUTO_OUTPUT, counts & L.LOW_HALF))
             return
         word = self._require_sub("submit_sub", callable_handle, [args])
         word |= self._pools.affinity(callable_handle, L.SUB, -1, args) << L.WORD_WORKER
@@ -197,22 +196,17 @@ class Orchestrator:
         return word >> L.WORD_KIND & 0xF == L.SUB
 
     def _send(self, word: int, members: list[TaskArgs], workers: list[int] | None) -> None:
-        tensors, scalars = parts_of(members)
-        table = [MEMBER.pack(*one) for one in table_of(members, workers)]
-        counts, size = W.counts_of(len(tensors), len(scalars)), len(members)
-        wire = b"".join(tensors + scalars + table)
-        if workers is None:
-            submit = self._submit
-            slot = submit(self._mem, word, counts, wire)
-        else:
+        counts, wire = submit_words(members, workers)
+        submit, about = self._submit, [counts]
+        if workers is not None:
             submit = self._checked(self._engine.kernels.submit_group_and_pass)
-            slot = submit(self._mem, word, counts, size, wire)
+            about.append(len(members))
+        slot = submit(self._mem, word, *about, wire)
         if slot < 0:
-            about = (counts,) if workers is None else (counts, size)
             attempt = partial(submit, self._mem, word, *about, wire)
             slot = self._retry(slot, attempt, lambda: asked_for(wire, counts))
         if slot & L.AUTO_OUTPUT:
-            self._note_outputs(slot ^ L.AUTO_OUTPUT, members)
+            note_outputs(members, self._view.provided(slot ^ L.AUTO_OUTPUT, counts & L.LOW_HALF))
 
     # ------------------------------------------------------------ groups
     def submit_next_level_group(
@@ -259,11 +253,8 @@ class Orchestrator:
         members = self._pools.members(callable_handle, args_list, L.SUB)
         base = self._require_sub("submit_sub_group", callable_handle, members)
         anyone = [-1] * len(members)
-        self._add(
-            base,
-            members,
-            self._pools.affinities_of_members(callable_handle, L.SUB, anyone, members),
-        )
+        affinities = self._pools.affinities_of_members(callable_handle, L.SUB, anyone, members)
+        self._add(base, members, affinities)
 
     # ------------------------------------------------------------ many at once
     def submit_sub_many(
@@ -315,12 +306,7 @@ class Orchestrator:
         """
         word = self._require_sub("submit_sub_many", callable_handle, ())
         self._require_mine()
-        batch = Batch(tensors, tags, scalars, count)
-        if self._pools.places_each(callable_handle, batch):
-            return self._one_by_one(
-                batch, lambda args, _worker: self.submit_sub(callable_handle, args)
-            )
-        return self._submit_many(word, batch)
+        return self._submit_many(word, L.SUB, Batch(tensors, tags, scalars, count))
 
     def submit_next_level_many(
         self,
@@ -338,48 +324,38 @@ class Orchestrator:
         Those of endpoints are submitted one by one. `config` is that of all tasks. `workers` is the
         worker that all tasks want, or a list with one for each; −1 for any.
 
-        Raises
-        ------
-        TypeError, ValueError, KeyError, TaskError, RingFullError, RuntimeError
-            See `submit_sub_many` and `submit_next_level`.
+        Raises what `submit_sub_many` and `submit_next_level` raise.
         """
         base = self._require_handle(
             "submit_next_level_many", callable_handle, (), self._next_level, L.NEXT_LEVEL
         )
         self._require_mine()
         batch = Batch(tensors, tags, scalars, count, workers)
-        if self._pools.places_each(callable_handle, batch):
-            return self._one_by_one(
-                batch,
-                lambda args, worker: self.submit_next_level(
-                    callable_handle, args, config, worker=worker
-                ),
-            )
-        word = base | self._config_word(config)
-        return self._submit_many(word | self._pools.affinities(batch) << L.WORD_WORKER, batch)
+        return self._submit_many(base | self._config_word(config), L.NEXT_LEVEL, batch)
 
-    def _one_by_one(self, batch: Batch, submit: Callable[[TaskArgs, int], None]) -> Array:
-        """Submit the tasks of a batch, each by a call; return the addresses of their tensors."""
+    def _submit_many(self, word: int, pool: int, batch: Batch) -> Array:
+        """Submit the tasks of a batch; return the addresses of their tensors."""
+        handle, pools = self._handle, self._pools
+        is_placed = pools.places_each(handle, batch)
+        affinities = 0 if is_placed or pool == L.SUB else pools.affinities(batch)
+        words = word | affinities << L.WORD_WORKER
+        if self._in_bulk and self._check is None and not is_placed:
+            program, variables = batch.program(words)
+            self._play(program, variables.reshape(-1))
+            provided: Array = variables.view(np.uint64)[:, : len(batch.tensors)]
+            return provided
         addresses: Array = np.empty((batch.size, len(batch.tensors)), np.uint64)
-        workers = np.broadcast_to(batch.workers, batch.size).tolist()
-        for i, (wires, words) in enumerate(batch.rows()):
+        columns = np.broadcast_to(words, batch.size), np.broadcast_to(batch.workers, batch.size)
+        tasks = zip(batch.rows(), *(one.tolist() for one in columns), strict=True)
+        for i, ((wires, numbers), its, worker) in enumerate(tasks):
             args = TaskArgs()
-            args._tensors, args._scalars = wires, words
-            submit(args, workers[i])
+            args._tensors, args._scalars = wires, numbers
+            if is_placed:
+                its |= pools.affinity(handle, pool, worker, args) << L.WORD_WORKER
+            self._handle = handle
+            self._add(its, [args])
             addresses[i] = [int.from_bytes(wire[: W.SHAPE_AT], "little") for wire in args._tensors]
         return addresses
-
-    def _submit_many(self, word: Any, batch: Batch) -> Array:
-        if self._check is not None:
-            return self._add_each(word, batch)
-        program, variables = batch.program(word)
-        self._play(program, variables.reshape(-1))
-        addresses: Array = variables.view(np.uint64)[:, : len(batch.tensors)]
-        return addresses
-
-    def _add_each(self, word: Any, batch: Batch) -> Array:
-        words = iter(np.broadcast_to(word, batch.size).tolist())
-        return self._one_by_one(batch, lambda args, _worker: self._add(next(words), [args]))
 
     def _play(self, program: Array, variables: Array) -> None:
         """Carry out a program, wait where there is no room, and let Python see its signals."""
@@ -399,7 +375,7 @@ class Orchestrator:
         word = live.get(handle) if isinstance(handle, CallableHandle) else None
         if word is None:
             raise self._refusal(what, handle, None, live, pool)
-        self._handle: CallableHandle = handle
+        self._handle = handle
         doubtful = []
         for args in members:
             if args is None:
@@ -413,15 +389,7 @@ class Orchestrator:
         return word
 
     def _settle(self, handle: CallableHandle, members: Sequence[TaskArgs]) -> None:
-        """Check arrays that were added outside of a run, and give layouts their numbers.
-
-        Raises
-        ------
-        ValueError
-            Workers cannot see an array.
-        TypeError
-            A tensor is described by a layout, and the task is for a chip.
-        """
+        """Check arrays that were added outside of a run, and give layouts their numbers."""
         described = []
         for args in members:
             if args._doubts is not None:
@@ -451,16 +419,6 @@ class Orchestrator:
 
     def _config_word(self, config: CallConfig | None) -> int:
         return self._configs.number_of(config) << L.WORD_CONFIG
-
-    def _note_outputs(self, slot: int, members: Sequence[TaskArgs]) -> None:
-        """Write the addresses the runtime chose back into the arguments."""
-        wires = self._view.provided(slot, sum(len(one._tensors) for one in members))
-        at = 0
-        for args in members:
-            for i, wire in enumerate(args._tensors):
-                if wire[W.TAG_AT] == L.OUTPUT and not any(wire[: W.SHAPE_AT]):
-                    args._tensors[i] = W.with_address(wire, wires[at : at + W.SHAPE_AT])
-                at += W.TENSOR_BYTES
 
     def _refusal(self, what: str, handle: Any, args: Any, live: Handles, pool: int) -> Exception:
         """Say why a submit was refused; nothing has changed."""
@@ -545,10 +503,7 @@ class Orchestrator:
     def release_domain(self, handle: CommDomainHandle) -> None:
         """Release a domain before its block ends, or without one; see `CommDomainHandle.release`.
 
-        Raises
-        ------
-        TypeError
-            It is no domain.
+        Raises TypeError if it is none.
         """
         if not isinstance(handle, CommDomainHandle):
             raise TypeError(
@@ -582,10 +537,7 @@ class Orchestrator:
         done. A task that writes it must tag it INOUT: OUTPUT would be a mere overwrite, without a
         hold on the memory.
 
-        Raises
-        ------
-        RuntimeError, RingFullError, TaskError
-            See `submit_sub`.
+        Raises RuntimeError, RingFullError and TaskError as `submit_sub` does.
         """
         self._require_mine()
         dims = (shape,) if type(shape) is int else shape if type(shape) is tuple else sizes(shape)
@@ -605,13 +557,7 @@ class Orchestrator:
         return ScopeGuard(self)
 
     def scope_begin(self) -> None:
-        """Open a scope.
-
-        Raises
-        ------
-        RuntimeError
-            64 scopes are open already; outside of a run.
-        """
+        """Open a scope. Raises RuntimeError if 64 scopes are open already, or outside of a run."""
         self._require_mine()
         if self._open_scope() != L.OK:
             raise RuntimeError(
@@ -769,12 +715,7 @@ class ScopeGuard:
         self._orch.scope_begin()
         self._depth = self._orch._depth()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         orch, depth = self._orch, self._depth
         self._depth = 0
         if orch._thread == -1:  # the run is over, or is another process's that this was forked from
@@ -795,24 +736,6 @@ def _submit_visible(
     """Submit a task, or a group, if spawned workers have the memory of its tensors."""
     visibility.require_wires_visible(W.each_tensor(W.tensors_of(rest[-1], counts)))
     return submit(mem, word, counts, *rest)
-
-
-def parts_of(members: Sequence[TaskArgs]) -> tuple[list[bytes], list[bytes]]:
-    """Return the tensors and the scalars of all members of a group, or of a task."""
-    tensors: list[bytes] = []
-    scalars: list[bytes] = []
-    for one in members:
-        tensors += one._tensors
-        scalars += one._scalars
-    return tensors, scalars
-
-
-def table_of(members: Sequence[TaskArgs], workers: Sequence[int] | None) -> list[tuple[int, int]]:
-    """Return the counts and the worker, plus one, of each member; nothing of what is no group."""
-    if workers is None:
-        return []
-    counts = [W.counts_of(len(one._tensors), len(one._scalars)) for one in members]
-    return list(zip(counts, workers, strict=True))
 
 
 def asked_for(wire: bytes, counts: int) -> bytes:

@@ -25,7 +25,7 @@ from ..jit import layout as L
 from ..jit.program import Patch, ProgramWriter, rewind, scalar_at, tensor_at
 from ..model import visibility
 from ..model import wire as W
-from ..model.arguments import TaskArgs
+from ..model.arguments import Members, TaskArgs, Workers, note_outputs, parts_of, table_of
 from ..model.config import CallConfig
 from ..model.scalars import BoundWord
 from ..model.tensor import RECORDED_FIRST, RECORDED_LAST, ContinuousTensor
@@ -33,7 +33,7 @@ from ..system.types import Array
 from ..workers.life import Life
 from ..workers.session import Session
 from . import listening, runs
-from .orchestrator import MEMBER, Orchestrator, parts_of, table_of
+from .orchestrator import Orchestrator
 from .runs import RunTiming
 
 _WORD = struct.Struct("<Q")
@@ -71,25 +71,19 @@ def _spans_of(args: TaskArgs, why: str) -> dict[bool, list[_Span]]:
 
 
 class OpRecorder:
-    """Writes a program.
+    """Writes a program."""
 
-    Attributes
-    ----------
-    program : ProgramWriter
-        The program.
-    variables : int
-        How many it has.
-    layouts : dict
-        The layouts of tensors, and the variables that have their numbers in a replay.
-    tasks : int
-        Tasks so far, buffers included.
-    """
+    why_not = (
+        "cannot be recorded: nothing is executed while a graph is recorded; do it before Worker.record, "
+        "or between two runs of the graph"
+    )
 
     def __init__(self, args: listening.RecordedArgs | None) -> None:
         self.memory = listening.fresh_memory()
         self.program = ProgramWriter()
-        self.tasks = 0
+        self.tasks = 0  # so far, buffers included
         self.layouts: dict[W.Layout, int] = {}
+        """The layouts of tensors, and the variables that have their numbers in a replay."""
         tensors, scalars = (0, 0) if args is None else (len(args._tensors), len(args._scalars))
         self._first_scalar = tensors
         self.variables = tensors + 2 * scalars * L.SCALAR_WORDS
@@ -130,17 +124,11 @@ class OpRecorder:
         return address
 
     # ------------------------------------------------------------ tasks
-    def task(
-        self,
-        handle: CallableHandle,
-        word: int,
-        members: Sequence[TaskArgs],
-        workers: Sequence[int] | None,
-    ) -> dict[int, int]:
-        """Write a submit; return the addresses of the outputs that a replay will provide."""
+    def task(self, handle: CallableHandle, word: int, members: Members, workers: Workers) -> None:
+        """Write a submit; give outputs addresses that represent what a replay will provide."""
         tensors, scalars = parts_of(members)
         patches: list[Patch] = []
-        asked: list[tuple[int, int]] = []
+        asked: dict[int, int] = {}
         for i, wire in enumerate(tensors):
             address = _WORD.unpack_from(wire)[0]
             if address:
@@ -150,7 +138,7 @@ class OpRecorder:
                 elif visibility.current.spawned:
                     visibility.require_wires_visible([wire])
             elif wire[W.TAG_AT] == L.OUTPUT:
-                asked.append((i, W.bytes_of(wire)))
+                asked[i] = W.bytes_of(wire)
             if isinstance(wire, W.DescribedWire):
                 patches.append(Patch(tensor_at(i) + L.TENSOR_SHAPE, self._layout(wire.layout), 0))
         for j, raw in enumerate(scalars):
@@ -159,19 +147,14 @@ class OpRecorder:
         if asked:
             outputs = self.variables
             self.variables += len(tensors)
-        provided = {i: self._provide(nbytes, outputs + i) for i, nbytes in asked}
+        provided = {i: self._provide(nbytes, outputs + i) for i, nbytes in asked.items()}
         table = table_of(members, workers)
-        self.program.submit(
-            word,
-            W.counts_of(len(tensors), len(scalars)),
-            b"".join([*tensors, *scalars]),
-            [MEMBER.pack(*one) for one in table],
-            patches,
-            outputs,
-        )
+        counts, words = W.counts_of(len(tensors), len(scalars)), b"".join(tensors + scalars)
+        self.program.submit(word, counts, words, table, patches, outputs)
         self._note_task(handle, tensors, scalars, table, patches, outputs)
         self.tasks += 1
-        return provided
+        addresses = [provided.get(i, 0) for i in range(len(tensors))]
+        note_outputs(members, b"".join(one.to_bytes(W.TENSOR_BYTES, "little") for one in addresses))
 
     def _scalar_patches(self, at: int, raw: bytes) -> list[Patch]:
         """Return what a replay changes of a scalar: one of ``args``, or an address of provided memory."""
@@ -210,14 +193,7 @@ class OpRecorder:
 
     def drain(self) -> None:
         """Refuse: a replay drains at its end only."""
-        raise self.not_now("drain")
-
-    def not_now(self, what: str) -> RuntimeError:
-        """Return the exception for what cannot be recorded."""
-        return RuntimeError(
-            f"{what} cannot be recorded: nothing is executed while a graph is recorded; do it before "
-            "Worker.record, or between two runs of the graph"
-        )
+        raise RuntimeError(f"drain {self.why_not}")
 
 
 # ---------------------------------------------------------------- replay

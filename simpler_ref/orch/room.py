@@ -33,13 +33,11 @@ class Room:
 
         `wire` returns the arguments of what was refused last.
 
-        Raises
-        ------
-        RingFullError
-            No room within `alloc_timeout_s` of the last progress.
+        Raises RingFullError if there is none within `alloc_timeout_s` of the last progress.
         """
         mem, kernels, view = self._engine.mem, self._engine.kernels, self._engine.view
-        timeout_ns = int(self._session.options.alloc_timeout_s * 1e9)
+        timeout_s = self._session.options.alloc_timeout_s
+        timeout_ns = int(timeout_s * 1e9)
         since = time.monotonic_ns()
         reclaimed = self._progress()
         self._engine.lacks = "room for another task"
@@ -47,7 +45,6 @@ class Room:
             while code == L.WOULD_BLOCK:
                 rest = timeout_ns - (time.monotonic_ns() - since)
                 if rest <= 0:
-                    timeout_s = self._session.options.alloc_timeout_s
                     asked, depth = requested_bytes(wire()), view.scope_depth - 1
                     error = RingFullError(describe_full(self._engine, timeout_s, asked, depth))
                     lines = ring_cycle(self._engine, self._session, depth)

@@ -36,15 +36,11 @@ class Pools:
 
     Every submit asks it for the *affinity* of its task: the worker that the task is for, plus one, 0 for
     any. What knows of workers on other machines overrides the methods that take a callable.
-
-    Attributes
-    ----------
-    sizes : tuple[int, ...]
-        Workers in each pool, next level and sub.
     """
 
     def __init__(self, view: View) -> None:
         self.sizes = tuple(len(view.pool(kind)) for kind in (L.NEXT_LEVEL, L.SUB))
+        """Workers in each pool."""
         self._here = len(view.open_pool(L.NEXT_LEVEL))
         """Next-level workers of this machine; endpoints come after them."""
 
@@ -211,13 +207,7 @@ class Configs:
         return 0 if config is None else self.number_of_wire(config_wire(config))
 
     def number_of_wire(self, wire: bytes) -> int:
-        """Return the number of a configuration as it travels; a new one is made known.
-
-        Raises
-        ------
-        RuntimeError
-            There are 4096.
-        """
+        """Return the number of a configuration as it travels; a new one is made known."""
         number = self._numbers.get(wire)
         if number is None:
             number = len(self._numbers)
