@@ -133,10 +133,9 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         given, endpoints = WorkerOptions(*args, **kwargs), None
         if given.fleet is not None:
             endpoints = spec_of(given.fleet, given.num_sub_workers, given.endpoints)
-            ahead = (
-                calls_ahead(endpoints[0]) if given.mailbox_depth is None else given.mailbox_depth
-            )
-            level = 4 if given.level is None else given.level
+            ahead, level = given.mailbox_depth, 4 if given.level is None else given.level
+            if ahead is None:
+                ahead = calls_ahead(endpoints[0])
             given = replace(given, level=level, num_sub_workers=0, mailbox_depth=ahead)
         elif given.endpoints is not None:
             raise ValueError(
@@ -336,10 +335,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         Arrays from `empty` and `share` stay valid for as long as they are referred to. Ctrl-C while it
         waits cancels the calls that have not begun; a second one terminates the others.
 
-        Raises
-        ------
-        RuntimeError
-            During a run.
+        Raises RuntimeError during a run.
         """
         self._life.close()
 
@@ -695,10 +691,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         not wait for it. Child Workers are below the workers that they run in.
         ``python -m simpler_ref top PID`` shows the same of another process.
 
-        Raises
-        ------
-        RuntimeError
-            Not initialised, or closed.
+        Raises RuntimeError if it is not initialised, or closed.
         """
         life, session = self._life, self._life.live()
         return complete(session.top(life.running, life.streaming))
@@ -715,10 +708,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
 
         Print it, or look at its attributes. It has workers once they are started.
 
-        Raises
-        ------
-        RuntimeError
-            Not initialised, or closed.
+        Raises RuntimeError if it is not initialised, or closed.
         """
         session = self._life.live()
         placed, manager = session.engine.placement, session.manager

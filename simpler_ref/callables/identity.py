@@ -17,7 +17,7 @@ import re
 import struct
 import weakref
 from collections.abc import Sequence
-from typing import Any, NoReturn, cast
+from typing import Any, ClassVar, NoReturn, cast
 
 from ..errors import CallableError, HandleMutatedError
 from ..model.enums import ArgDirection
@@ -49,17 +49,15 @@ class TargetNamespace(enum.IntEnum):
 class _Name(str, enum.Enum):
     """A text that also equals the number of the same name, and can be made from it."""
 
-    @classmethod
-    def _numbers(cls) -> type[enum.IntEnum]:
-        raise NotImplementedError
+    _numbers: ClassVar[type[enum.IntEnum]]
 
     @classmethod
     def _missing_(cls, value: object) -> Any:
-        return cls[cls._numbers()(cast(int, value)).name]
+        return cls[cls._numbers(cast(int, value)).name]
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, self._numbers()):
-            return bool(other.name == self.value)
+        if isinstance(other, self._numbers):
+            return bool(other.name == self.name)
         return str.__eq__(self, other)
 
     def __ne__(self, other: object) -> bool:
@@ -77,10 +75,6 @@ class CallableKindName(_Name):
     PYTHON_SERIALIZED = "PYTHON_SERIALIZED"
     PYTHON_IMPORT = "PYTHON_IMPORT"
 
-    @classmethod
-    def _numbers(cls) -> type[enum.IntEnum]:
-        return CallableKind
-
 
 class TargetNamespaceName(_Name):
     """The namespaces by name, as a handle has them."""
@@ -89,9 +83,8 @@ class TargetNamespaceName(_Name):
     LOCAL_PYTHON = "LOCAL_PYTHON"
     REMOTE_TASK_DISPATCHER = "REMOTE_TASK_DISPATCHER"
 
-    @classmethod
-    def _numbers(cls) -> type[enum.IntEnum]:
-        return TargetNamespace
+
+CallableKindName._numbers, TargetNamespaceName._numbers = CallableKind, TargetNamespace
 
 
 def _u32(*values: int) -> bytes:
@@ -118,10 +111,7 @@ def build_python_serialized_descriptor(payload: bytes) -> bytes:
 def build_signature_schema(directions: Sequence[int]) -> bytes:
     """Describe the directions of a chip callable's arguments.
 
-    Raises
-    ------
-    CallableError
-        HASHID_DESCRIPTOR_MISMATCH: one is no ArgDirection.
+    Raises CallableError HASHID_DESCRIPTOR_MISMATCH if one is no ArgDirection.
     """
     numbers = [int(direction) for direction in directions]
     for i, number in enumerate(numbers):
@@ -153,30 +143,21 @@ def build_chip_callable_descriptor(
     `target` has `sig_count` and `sig`, and `to_bytes`, or `buffer_ptr` and `buffer_size`; `target_arch`
     is that of the platform if it is not given.
     """
-    raw = (
-        target.to_bytes()
-        if hasattr(target, "to_bytes")
-        else ctypes.string_at(target.buffer_ptr(), target.buffer_size())
-    )
+    if hasattr(target, "to_bytes"):
+        raw = target.to_bytes()
+    else:
+        raw = ctypes.string_at(target.buffer_ptr(), target.buffer_size())
     arch = architecture_of(platform) if target_arch is None else target_arch
     signature = build_chip_signature_schema(target)
-    return (
-        _u32(_SCHEMA, CallableKind.CHIP_CALLABLE)
-        + _text(arch)
-        + _text(platform)
-        + _text(runtime)
-        + _text(hashlib.sha256(bytes(raw)).digest())
-        + _text(hashlib.sha256(signature).digest())
-    )
+    hashes = (hashlib.sha256(one).digest() for one in (bytes(raw), signature))
+    parts: list[str | bytes] = [arch, platform, runtime, *hashes]
+    return _u32(_SCHEMA, CallableKind.CHIP_CALLABLE) + b"".join(map(_text, parts))
 
 
 def build_python_import_descriptor(module: str, qualname: str) -> bytes:
     """Describe a Python callable by where it can be imported from.
 
-    Raises
-    ------
-    CallableError
-        HASHID_DESCRIPTOR_MISMATCH: a part is not made of identifiers, or names a local function.
+    Raises CallableError HASHID_DESCRIPTOR_MISMATCH if a part is none that can be imported.
     """
     for what, value in (("module", module), ("qualname", qualname)):
         if not value or not all(part.isidentifier() for part in value.split(".")):
@@ -226,13 +207,7 @@ def compute_callable_hashid(descriptor: bytes) -> str:
 
 
 def validate_hashid(hashid: str) -> str:
-    """Return `hashid` if it is one.
-
-    Raises
-    ------
-    CallableError
-        HASHID_FORMAT_INVALID
-    """
+    """Return `hashid` if it is one, or raise CallableError HASHID_FORMAT_INVALID."""
     if not isinstance(hashid, str) or not _HASHID.fullmatch(hashid):
         raise CallableError(
             "HASHID_FORMAT_INVALID",
@@ -364,12 +339,16 @@ class CallableHandle:
 def chip_handle(target: Any, platform: str = "", runtime: str = "") -> CallableHandle:
     """Return a fresh handle for a chip callable."""
     descriptor = build_chip_callable_descriptor(target=target, platform=platform, runtime=runtime)
-    return CallableHandle(
-        compute_callable_hashid(descriptor),
-        CallableKind.CHIP_CALLABLE,
-        TargetNamespace.LOCAL_CHIP,
-        target.config_name or target.func_name,
-    )
+    kind, namespace = CallableKind.CHIP_CALLABLE, TargetNamespace.LOCAL_CHIP
+    name = target.config_name or target.func_name
+    return CallableHandle(compute_callable_hashid(descriptor), kind, namespace, name)
+
+
+def python_handle(raw: bytes, name: str) -> CallableHandle:
+    """Return a fresh handle for a Python callable, from its serialised form."""
+    hashid = compute_callable_hashid(build_python_serialized_descriptor(raw))
+    kind, namespace = CallableKind.PYTHON_SERIALIZED, TargetNamespace.LOCAL_PYTHON
+    return CallableHandle(hashid, kind, namespace, name)
 
 
 class _ChangedHandle(CallableHandle):

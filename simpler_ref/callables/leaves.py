@@ -55,13 +55,11 @@ _NUMBERS: dict[Any, Kind] = {
     int: types.int64,
     float: types.float64,
     bool: types.boolean,
-    **{
-        getattr(np, name): getattr(types, name)
-        for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-    },
-    np.float32: types.float32,
-    np.float64: types.float64,
     np.bool_: types.boolean,
+    **{
+        getattr(np, one.name): one
+        for one in (*types.signed_domain, *types.unsigned_domain, types.float32, types.float64)
+    },
 }
 _NUMBER_TYPES = frozenset(_NUMBERS.values())
 _ANY = (inspect.Parameter.empty, np.ndarray)
@@ -74,16 +72,7 @@ _MOST_ORDERS = 32
 class Leaf(CompiledCallable):
     """A function that workers run compiled; made by `leaf`.
 
-    Called like the function it is made from, it runs here, compiled as well.
-
-    Attributes
-    ----------
-    py_func : Callable
-        The plain function.
-    kinds : tuple | None
-        The numba type of each parameter, None until they are determined.
-    address : int
-        Address of the code that a worker's loop calls, 0 before it is compiled.
+    Called like the function it is made from, it runs here, compiled as well. `py_func` is that.
     """
 
     def __init__(
@@ -94,6 +83,7 @@ class Leaf(CompiledCallable):
     ) -> None:
         self.py_func = function
         self.kinds: tuple[Kind, ...] | None = None
+        """The numba type of each parameter, None until they are determined."""
         self.address = 0
         self._options = options
         self._settling = threading.RLock()
@@ -117,10 +107,7 @@ class Leaf(CompiledCallable):
     def __call__(self, *args: Any) -> Any:
         """Run the function here, compiled; the first call determines the types not annotated.
 
-        Raises
-        ------
-        TypeError
-            The arguments have other types; or the leaf cannot be compiled.
+        Raises TypeError if the arguments have other types, or the leaf cannot be compiled.
         """
         self._settle([_kind_of(value) for value in args])
         return self._compiled(*args)
@@ -157,13 +144,7 @@ class Leaf(CompiledCallable):
                 self._add_code(in_these_orders)
 
     def compile(self) -> None:
-        """Compile, if the types are determined and it is not compiled yet.
-
-        Raises
-        ------
-        TypeError
-            numba cannot compile the function; its error is the cause.
-        """
+        """Compile, if the types are determined and it is not compiled yet."""
         with self._settling:
             if self.kinds is not None and not self.address and not INTERPRETED:
                 self._add_code(self.kinds)
@@ -195,13 +176,7 @@ class Leaf(CompiledCallable):
 
     # ------------------------------------------------------------ in a worker
     def run_task(self, args: ReceivedArgs) -> None:
-        """Run a task from Python: its types are new or wrong, or nothing is compiled here.
-
-        Raises
-        ------
-        TypeError
-            The task's arguments have other types.
-        """
+        """Run a task from Python: its types are new or wrong, or nothing is compiled here."""
         tensors = [args.tensor(i) for i in range(args.tensor_count())]
         scalars = args.scalar_count()
         if len(tensors) + scalars != len(self._names):
@@ -210,10 +185,8 @@ class Leaf(CompiledCallable):
                 f"has {len(tensors)} tensors and {scalars} scalars"
             )
         arrays = [tensor.numpy() for tensor in tensors]
-        for one in arrays:
-            one.flags.writeable = (
-                True  # with ``check=True`` INPUTs are not; the code takes one type
-            )
+        for one in arrays:  # with ``check=True`` INPUTs are not writeable; the code takes one type
+            one.flags.writeable = True
         known = self.kinds or self._declared
         given = [args.scalar(i) for i in range(scalars)]
         numbers = [
@@ -248,10 +221,7 @@ def leaf(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     **options : Any
         For `numba.njit`: `fastmath`, `error_model`, `boundscheck`, `parallel`.
 
-    Raises
-    ------
-    TypeError
-        Not a plain function, an annotation that names no type, or an option numba does not know.
+    Raises TypeError if it is no plain function, an annotation names no type, or there is no such option.
     """
     if function is None:
         return functools.partial(leaf, **options)
@@ -416,16 +386,10 @@ def reason_of(error: Exception) -> str:
 # ---------------------------------------------------------------- the code that a worker calls
 _ORDERS = {"C": J.IN_C_ORDER, "F": J.IN_FORTRAN_ORDER, "A": J.IN_NO_ORDER}
 """How numba names the orders of arrays."""
+_TEXT_CALLS = J.array_at, J.as_float, J.as_single, J.bits_of, J.call_leaf, J.double_of
 _NAMES: dict[str, Any] = {
-    **{
-        one.__name__: one
-        for one in (J.array_at, J.as_float, J.as_single, J.bits_of, J.call_leaf, carray)
-    },
-    **{one.__name__: one for one in (J.double_of, J.fits_layout, J.pointer)},
-    **{
-        one.name: one
-        for one in (*types.signed_domain, *types.unsigned_domain, types.float32, types.float64)
-    },
+    **{one.__name__: one for one in (*_TEXT_CALLS, J.fits_layout, J.pointer, carray)},
+    **{one.name: one for one in _NUMBER_TYPES if one != types.boolean},
     "np": np,
 }
 """What the text refers to."""
@@ -487,16 +451,14 @@ class EntryCode:
 
     def compile(self, function: Any, answer: Sequence[str] = (), otherwise: int = 0) -> Any:
         """Compile the entry; `answer` are statements about `value`, `otherwise` the entry before it."""
-        other = (
-            f"return call_leaf({otherwise}, blob, layouts)" if otherwise else f"return {L.ILLEGAL}"
-        )
+        other = f"call_leaf({otherwise}, blob, layouts)" if otherwise else str(L.ILLEGAL)
         lines = [
             f"words = carray(pointer(blob), {self.first_scalar + self.scalars}, int64)",
             f"kinds = carray(pointer(blob + {J.KINDS_FROM_ARGS}), {self.scalars}, uint8)",
             f"out = carray(pointer(blob + {J.VALUE_FROM_ARGS}), 2, int64)",
-            f"if not ({' and '.join(self.alike)}): {other}",
+            f"if not ({' and '.join(self.alike)}): return {other}",
             *self.reading,
-            *([f"if not ({' and '.join(self.fitting)}): {other}"] if self.fitting else []),
+            *([f"if not ({' and '.join(self.fitting)}): return {other}"] if self.fitting else []),
             f"value = function({', '.join(self.values)})",
             *answer,
             f"return {L.OK}",

@@ -59,22 +59,17 @@ def why_not_serialised(raw: bytes) -> str | None:
 
 
 def require_serialised(name: str, payload: bytes, running: bool = False) -> None:
-    """Refuse a callable that cannot be sent to running workers, or to a fresh interpreter.
-
-    Raises
-    ------
-    TypeError
-        Its payload is a substitute.
-    """
+    """Refuse a callable that cannot be sent to running workers, or to a fresh interpreter."""
     why = why_not_serialised(payload)
     if why is None:
         return
-    where = "workers that run already" if running else "workers in a fresh interpreter"
-    remedy = (
-        "register it before Worker.start or the first run"
-        if running
-        else "make what it needs in the task, or give Worker(start_method='fork')"
-    )
+    where = "workers in a fresh interpreter"
+    remedy = "make what it needs in the task, or give Worker(start_method='fork')"
+    if running:
+        where, remedy = (
+            "workers that run already",
+            "register it before Worker.start or the first run",
+        )
     raise TypeError(f"{name} cannot be serialised for {where} ({why}); {remedy}")
 
 
@@ -93,10 +88,7 @@ def pack_payload(payload: bytes) -> bytes:
 def parse_python_callable_payload(payload: bytes) -> bytes:
     """Check an envelope and return the serialised Python in it.
 
-    Raises
-    ------
-    CallableError
-        HASHID_DESCRIPTOR_MISMATCH: not an envelope of this version, or of another length.
+    Raises CallableError HASHID_DESCRIPTOR_MISMATCH if it is none of this version, or has another length.
     """
     problem = ""
     if len(payload) < _ENVELOPE.size:
@@ -158,15 +150,11 @@ def staged_object(target: Any) -> Iterator[str]:
         del _objects[number]
 
 
-def _open_at_once(name: str, flags: int) -> int:
-    """Open a file without waiting for the other end if it is a pipe."""
-    return os.open(name, flags | os.O_NONBLOCK)
-
-
 def read_staged(name: str, size: int) -> bytes:
     """Return the bytes staged under a name, if there are as many as announced."""
     try:
-        with open(name, "rb", opener=_open_at_once) as file:
+        # without waiting for the other end if it is a pipe
+        with open(name, "rb", opener=lambda path, how: os.open(path, how | os.O_NONBLOCK)) as file:
             found = os.fstat(file.fileno()).st_size
             raw = file.read(size) if size == found else b""
     except (OSError, ValueError) as error:

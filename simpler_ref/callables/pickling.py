@@ -119,16 +119,12 @@ class Serializer(ByValue):
 
     Two closures over two shared arrays are two callables, whatever the arrays contain. On another machine
     an address means nothing, or something else.
-
-    Attributes
-    ----------
-    shared : list of tuple
-        Address and bytes of those that were met.
     """
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.shared: list[tuple[int, int]] = []
+        """Address and bytes of those that were met."""
 
     def reducer_override(self, obj: Any) -> Any:
         """Pickle an array in shared memory by its address."""
@@ -196,11 +192,8 @@ def inherited() -> dict[str, Any]:
 
     cloudpickle gets to know the classes, so that those to which a later function refers are the same.
     """
-    found = {
-        name: value
-        for name, value in list(vars(sys.modules["__main__"]).items())
-        if callable(value)
-    }
+    names = list(vars(sys.modules["__main__"]).items())
+    found = {name: value for name, value in names if callable(value)}
     for value in found.values():
         if isinstance(value, type) and value.__module__ == "__main__":
             with suppress(AttributeError):  # another version of cloudpickle
@@ -217,12 +210,8 @@ def _is_plain(value: Any) -> bool:
 class ArgumentPickler:
     """Pickles arguments, one after another.
 
-    Parameters
-    ----------
-    known : Mapping[str, Any] | None
-        The classes and functions of `__main__` that the workers have; None: all.
-    enclosed : Enclosing
-        Takes out what is not pickled.
+    `known` are the classes and functions of `__main__` that the workers have, None: all. `enclosed` takes
+    out what is not pickled.
     """
 
     def __init__(self, known: Mapping[str, Any] | None, enclosed: Enclosing) -> None:

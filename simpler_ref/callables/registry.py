@@ -21,14 +21,7 @@ from ..engine.memory import Engine
 from ..errors import CallableError, ControlError, LocalSlotExhaustedError
 from ..jit import layout as L
 from ..model.enums import WorkerType
-from .identity import (
-    CallableHandle,
-    CallableKind,
-    TargetNamespace,
-    build_python_serialized_descriptor,
-    chip_handle,
-    compute_callable_hashid,
-)
+from .identity import CallableHandle, TargetNamespace, chip_handle, python_handle
 from .payloads import load_payload, pack_payload, require_serialised, serialize, why_not_serialised
 
 Snapshot = Mapping[TargetNamespace, Mapping[bytes, Any]]
@@ -85,23 +78,17 @@ class Installer(Protocol):
 
 
 class Registry:
-    """Digest → callable, handle → index, for one Worker.
-
-    Attributes
-    ----------
-    lock : threading.RLock
-        Held during a registration, also while workers are asked.
-    leaving : list[Registered]
-        Callables unregistered during a run, removed after it.
-    """
+    """Digest → callable, handle → index, for one Worker."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
+        """Held during a registration, also while workers are asked."""
         self._installed: dict[bytes, Registered] = {}
         self._used: dict[int, Registered] = {}
         self._unconfirmed: dict[bytes, str] = {}
         """Callables that a worker may still have, and the code of the error for that."""
         self.leaving: list[Registered] = []
+        """Callables unregistered during a run, removed after it."""
         self._words: dict[tuple[TargetNamespace, int], dict[CallableHandle, int]] = {
             (namespace, pool): {} for namespace in TargetNamespace for pool in WorkerType
         }
@@ -134,13 +121,7 @@ class Registry:
         return None if found is None else found.target
 
     def snapshot(self, as_bytes: bool = False) -> Snapshot:
-        """Return the callables for workers made now, or their payloads for those in a fresh interpreter.
-
-        Raises
-        ------
-        TypeError
-            A callable cannot be serialised.
-        """
+        """Return the callables for workers made now, or payloads for those in a fresh interpreter."""
         tables: dict[TargetNamespace, dict[bytes, Any]] = {ns: {} for ns in TargetNamespace}
         for digest, one in self._installed.items():
             if as_bytes:
@@ -190,10 +171,8 @@ class Registry:
             return chip_handle(target, platform, runtime), payload, payload
         raw = serialize(target)
         payload = raw if why_not_serialised(raw) else pack_payload(raw)
-        hashid = compute_callable_hashid(build_python_serialized_descriptor(raw))
-        kind, namespace = CallableKind.PYTHON_SERIALIZED, TargetNamespace.LOCAL_PYTHON
         name = getattr(target, "__qualname__", type(target).__qualname__)
-        return CallableHandle(hashid, kind, namespace, name), target, payload
+        return python_handle(raw, name), target, payload
 
     def add(
         self,

@@ -35,11 +35,6 @@ def require_runnable(what: str, target: Any) -> None:
 
     Looks through partials, methods and objects with ``__call__``, not through wrappers made with
     `functools.wraps`.
-
-    Raises
-    ------
-    TypeError
-        It is a generator, coroutine or async generator function; the message says what to pass.
     """
     function = target.__func__ if type(target) is types.MethodType else target
     if type(function) is types.FunctionType and not function.__code__.co_flags & _UNRUN:
@@ -124,31 +119,16 @@ _FAST = ("fast", "nnan", "ninf", "nsz", "arcp", "contract", "afn", "reassoc")
 
 
 class CompiledCallable:
-    """A function that workers run compiled: `leaves.Leaf`.
-
-    Attributes
-    ----------
-    address : int
-        Address of the code that a worker's loop calls, 0 before it is compiled.
-    compile
-        Compiles it, if the types are determined and it is not compiled yet.
-    run_task
-        Runs a task from Python.
-    """
+    """A function that workers run compiled: `leaves.Leaf`, which has these methods."""
 
     address: int
+    """Address of the code that a worker's loop calls, 0 before it is compiled."""
     compile: Callable[[], None]
     run_task: Callable[[ReceivedArgs], None]
 
 
 def require_options(options: Mapping[str, Any]) -> None:
-    """Refuse values that `numba.njit` would refuse at the first call, or take for others.
-
-    Raises
-    ------
-    TypeError, ValueError
-        The error names the option.
-    """
+    """Refuse values that `numba.njit` would refuse at the first call, or take for others."""
     for name, value in options.items():
         if name == "error_model":
             if value not in ("python", "numpy"):

@@ -52,25 +52,6 @@ class Engine:
 
     `task_window` is how many tasks may be alive at once; with one ring, how far the ids of a run may be
     above the oldest live task's.
-
-    Attributes
-    ----------
-    mem : numpy.ndarray
-        int64 words, for the kernels; `jit/layout.py` has their offsets.
-    view : View
-        Python's view of them.
-    heap : numpy.ndarray
-        The bytes of all heap rings, contiguous.
-    kernels : Entries
-        The compiled functions, called with `mem`.
-    runs : int
-        Runs begun so far; ids are unique within one.
-    layouts : Layouts
-        The numbers of layouts, for the program; workers read them with objects of their own.
-    lacks : str
-        While the program waits for room for another task: what it waits for; else empty.
-    placement : Placement
-        The available cores, how long threads spin, and the core of each worker.
     """
 
     def __init__(
@@ -89,7 +70,9 @@ class Engine:
     ) -> None:
         self.kernels = _kernels()
         self.runs = 0
+        """Runs begun so far; ids are unique within one."""
         self.lacks = ""
+        """What the program waits for, while it waits for room for another task."""
         window = L.DEFAULT_TASK_WINDOW if task_window is None else task_window
         one_ring = ring_depth == 1 and task_window is not None
         words, geometry = L.plan(
@@ -104,9 +87,11 @@ class Engine:
         )
         nbytes = L.WORD * words
         self.mem = regions.create(nbytes, private_from(geometry))[:nbytes].view(np.int64)
+        """The words for the kernels; `jit/layout.py` has their offsets."""
         self.view = View(self.mem)
         size = L.round_up(heap_ring_size, L.HEAP_ALIGN)
         self.heap = regions.create(size * ring_depth, huge=True)
+        """The bytes of all heap rings, contiguous."""
         base: int = self.heap.ctypes.data
         self.placement = placement or Placement.find(1 + next_level + sub)
         spin_ns, yield_ns, hold_ns = self.placement.waits
@@ -125,6 +110,7 @@ class Engine:
             stuck_ns=STUCK_NS,
         )
         self.layouts = Layouts(self.mem)
+        """Their numbers for the program; workers read them with objects of their own."""
         self.view.write_config(0, CallConfig().to_bytes())
 
     @cached_property

@@ -82,15 +82,10 @@ FEW, FEW_BYTES = 16, 1 << 20
 
 
 class Users(Protocol):
-    """The tasks of a Worker.
-
-    Attributes
-    ----------
-    patience_s : float
-        How long to wait for room.
-    """
+    """The tasks of a Worker."""
 
     patience_s: float
+    """How long to wait for room."""
 
     @property
     def submitted(self) -> int:
@@ -104,21 +99,13 @@ class Users(Protocol):
 
 
 class InUse(Generic[T]):
-    """What was dropped, until the tasks have ended that may use it. Any thread may call its methods.
-
-    Attributes
-    ----------
-    users : Users or None
-        The tasks; None: there are none.
-    nbytes : int
-        How many bytes are in use.
-    """
+    """What was dropped, until the tasks have ended that may use it. Any thread may call its methods."""
 
     def __init__(self, users: Users | None = None) -> None:
         self.users = users
         self._waiting: deque[tuple[int, int, int, T]] = deque()
         """How many tasks came before it, and before it was dropped; its bytes; and it."""
-        self.nbytes = 0
+        self.nbytes = 0  # in use
         self._look_at = FEW, FEW_BYTES
 
     def __bool__(self) -> bool:
@@ -189,18 +176,13 @@ class _Holder(weakref.ref[Any]):
 
 
 class _Dropped(deque[_Holder]):
-    """Holders of what is gone, in the order in which it went.
-
-    Attributes
-    ----------
-    with_pages : int
-        About how many bytes of large arrays the system has not got.
-    """
+    """Holders of what is gone, in the order in which it went."""
 
     def __init__(self, base: int, in_use: InUse[_Holder]) -> None:
         super().__init__()
         self._base, self._in_use, self._pid = base, in_use, os.getpid()
         self.with_pages = 0
+        """About how many bytes of large arrays the system has not got."""
 
     def add_large(self, holder: _Holder) -> None:
         """Add that of a large array; the system gets its pages if many are free and no task uses them."""
@@ -220,19 +202,7 @@ class Arena:
     what memory has just belonged to dies, and it is taken back as that of an array is. So it changes its
     state in stores without a call between, where no handler runs.
 
-    Parameters
-    ----------
-    nbytes : int
-        Size of the region; pages are lazy.
-    align : int
-        No two arrays are in the same piece of so many bytes.
-
-    Attributes
-    ----------
-    in_use : InUse
-        What was dropped, and tasks may use.
-    on_reuse : Callable or None
-        Told where memory begins and ends that may be given out again, before it is.
+    The pages of its `nbytes` are lazy. No two arrays are in the same piece of `align` bytes.
     """
 
     def __init__(self, nbytes: int, align: int = ARENA_ALIGN) -> None:
@@ -246,6 +216,7 @@ class Arena:
         self._holders: dict[int, _Holder] = {}
         """Of all memory that is not free, by its offset."""
         self.in_use: InUse[_Holder] = InUse()
+        """What was dropped, and tasks may use."""
         self._dropped = _Dropped(self.base, self.in_use)
         """Those whose array, or claim, is gone; perhaps some more than once."""
         self._lock = threading.RLock()
@@ -256,6 +227,7 @@ class Arena:
         self._taking_back = 0
         """Threads that take memory back, which is not free before they have done so."""
         self.on_reuse: Callable[[int, int], None] | None = None
+        """Told where memory begins and ends that may be given out again, before it is."""
 
     def close(self) -> None:
         """Close the descriptor; the memory stays as long as an array refers to it."""

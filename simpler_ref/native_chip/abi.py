@@ -51,10 +51,7 @@ class ChipStatus(enum.IntEnum):
 class ChipError(RuntimeError):
     """A chip, or its runtime, reported an error.
 
-    Attributes
-    ----------
-    code : int
-        A `ChipStatus`, or whatever another runtime returned; 0 if no runtime could be loaded.
+    Its `code` is a `ChipStatus`, or whatever another runtime returned; 0 if no runtime could be loaded.
     """
 
     def __init__(self, message: str, code: int = 0) -> None:

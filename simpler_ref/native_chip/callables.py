@@ -148,11 +148,8 @@ class CoreCallable(_Callable):
     ) -> CoreCallable:
         """Make a kernel from the bytes of a shared object.
 
-        Raises
-        ------
-        TypeError, ValueError
-            A direction that is none, too many arguments, a binary that is not bytes. It may be
-            empty; no chip callable can have such a kernel.
+        Raises TypeError or ValueError for what cannot be. The binary may be empty; no chip callable can
+        have such a kernel.
         """
         checked = _check_signature(
             signature, "kernel", L.CORE_MAX_TENSOR_ARGS, L.CORE_MAX_SCALAR_ARGS
@@ -204,10 +201,7 @@ class ChipCallable(_Callable):
     ) -> ChipCallable:
         """Put a callable together.
 
-        Raises
-        ------
-        TypeError, ValueError
-            What is wrong with which part.
+        Raises TypeError or ValueError, which says what is wrong with which part.
         """
         what = "chip callable"
         limits = L.CHIP_MAX_TENSOR_ARGS, L.CHIP_MAX_SCALAR_ARGS
@@ -236,13 +230,7 @@ class ChipCallable(_Callable):
 
     @classmethod
     def from_bytes(cls, blob: bytes) -> ChipCallable:
-        """Read what `to_bytes` made.
-
-        Raises
-        ------
-        ValueError
-            The bytes are no such blob; the message says what is wrong with them.
-        """
+        """Read what `to_bytes` made. Raises ValueError, which says what is wrong with the bytes."""
         raw = bytes(memoryview(blob))
         try:
             made = _decode(raw)

@@ -39,10 +39,7 @@ SIMULATED = ("tensormap_and_ringbuffer", "host_build_graph")
 def default_runtime() -> str:
     """Return the path of the reference runtime, a simulated chip.
 
-    Raises
-    ------
-    RuntimeError
-        It was not compiled.
+    Raises RuntimeError if it was not compiled.
     """
     if not _RUNTIME.exists():
         raise RuntimeError(not_built(_RUNTIME))
@@ -172,10 +169,7 @@ class ChipWorker:
         Path of a `runtime.so`; None, ``"tensormap_and_ringbuffer"`` or ``"host_build_graph"``: the
         reference runtime, a simulated chip.
 
-    Raises
-    ------
-    TypeError, ValueError
-        A parameter that cannot be.
+    Raises TypeError or ValueError for a parameter that cannot be.
     """
 
     def __init__(self, device_id: int = 0, runtime: str | os.PathLike[str] | None = None) -> None:
@@ -256,29 +250,19 @@ class ChipWorker:
     def prepare(self, local_slot: int, chip_callable: ChipCallable | Any) -> None:
         """Install a callable: a ChipCallable, or the bytes of one.
 
-        Raises
-        ------
-        ChipError
-            The bytes are no callable, a binary cannot be loaded, or the slot is not free.
+        Raises ChipError if the bytes are none, a binary cannot be loaded, or the slot is not free.
         """
         runtime = self._open()
         slot = whole("local_slot", local_slot, -(1 << 31), (1 << 31) - 1)
-        blob = (
-            chip_callable.to_bytes() if isinstance(chip_callable, ChipCallable) else chip_callable
-        )
-        held, address, size = _address(blob, "chip_callable")
+        if isinstance(chip_callable, ChipCallable):
+            chip_callable = chip_callable.to_bytes()
+        held, address, size = _address(chip_callable, "chip_callable")
         self._check(runtime.pto2_prepare_callable(slot, address, size), f"prepare({slot})")
         del held  # until here
         self._filled.add(slot)
 
     def unregister(self, local_slot: int) -> None:
-        """Remove a callable; its slot is free again.
-
-        Raises
-        ------
-        ChipError
-            The slot is empty.
-        """
+        """Remove a callable; its slot is free again. Raises ChipError if it was empty."""
         runtime = self._open()
         slot = whole("local_slot", local_slot, -(1 << 31), (1 << 31) - 1)
         self._check(runtime.pto2_unregister_callable(slot), f"unregister({slot})")
@@ -307,13 +291,7 @@ class ChipWorker:
         return slot
 
     def unregister_callable(self, handle: CallableHandle) -> None:
-        """Remove a callable that `prepare_callable` has installed.
-
-        Raises
-        ------
-        KeyError
-            The handle is another chip's, or was removed already.
-        """
+        """Remove a callable that `prepare_callable` has installed. Raises KeyError if it is none."""
         self.unregister(self._slot_of(handle))
         del self._slots[handle]
 
@@ -345,10 +323,7 @@ class ChipWorker:
         config : int | bytes
             The 1052 bytes of a CallConfig, or their address.
 
-        Raises
-        ------
-        ChipError
-            The run failed; the host's tensors are as they were.
+        Raises ChipError if the run fails; the host's tensors are as they were.
         """
         if type(local_slot) is not int and isinstance(local_slot, CallableHandle):
             local_slot = self._slot_of(local_slot)
@@ -434,10 +409,7 @@ class ChipWorker:
     def malloc(self, size: int) -> int:
         """Allocate device memory, whose contents are arbitrary; return its address.
 
-        Raises
-        ------
-        ChipError
-            No room.
+        Raises ChipError if there is no room.
         """
         runtime = self._open()
         whole("size", size, 1, (1 << 63) - 1)
@@ -447,13 +419,7 @@ class ChipWorker:
         return int(address)
 
     def free(self, ptr: int) -> None:
-        """Free what `malloc` returned.
-
-        Raises
-        ------
-        ChipError
-            No live allocation begins there.
-        """
+        """Free what `malloc` returned. Raises ChipError if no live allocation begins there."""
         runtime = self._open()
         whole("ptr", ptr, 0, (1 << 64) - 1)
         self._check(runtime.pto2_free(ptr), f"free({ptr:#x})")
@@ -470,11 +436,8 @@ class ChipWorker:
         size : int | None
             Bytes; None is all of the buffer.
 
-        Raises
-        ------
-        ChipError
-            The device's bytes are not inside one allocation (nothing was copied), or the host's are
-            not there (what was copied before that is undefined).
+        Raises ChipError if the device's bytes are not inside one allocation (nothing was copied), or the
+        host's are not there (what was copied before that is undefined).
         """
         runtime = self._open()
         held, host, size = self._host(src, size, "src", False)
@@ -494,10 +457,7 @@ class ChipWorker:
         size : int | None
             Bytes; None is all of the buffer.
 
-        Raises
-        ------
-        ChipError
-            As for `copy_to`.
+        Raises ChipError as `copy_to` does.
         """
         runtime = self._open()
         held, host, size = self._host(dst, size, "dst", True)
@@ -511,10 +471,7 @@ class ChipWorker:
     def set_runtime_env(self, env: RuntimeEnv | bytes) -> None:
         """Set the sizes that following runs ask for; their kernels can read them.
 
-        Raises
-        ------
-        ValueError
-            See `RuntimeEnv.validate`; or these bytes are none.
+        Raises ValueError as `RuntimeEnv.validate` does, or for bytes that are none.
         """
         runtime = self._open()
         wire = env.to_bytes() if isinstance(env, RuntimeEnv) else env
@@ -529,21 +486,12 @@ class ChipWorker:
     def open_window(self, address: int, size: int) -> None:
         """Let kernels and copies of this chip use memory that is mapped in this process.
 
-        Raises
-        ------
-        ChipError
-            The devices of this runtime share no memory.
+        Raises ChipError if the devices of this runtime share no memory.
         """
         self._window("open", address, size)
 
     def close_window(self, address: int) -> None:
-        """End what `open_window` began.
-
-        Raises
-        ------
-        ChipError
-            No window is open there.
-        """
+        """End what `open_window` began. Raises ChipError if no window is open there."""
         self._window("close", address)
 
     def _window(self, step: str, *where: int) -> None:

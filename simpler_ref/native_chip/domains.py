@@ -174,11 +174,9 @@ class DomainMemory(NamedTuple):
             time.sleep(1e-4)
         if not shared.broken:
             return None
-        why = (
-            "one of its ranks has failed"
-            if shared.broken == _WRITING
-            else shared.text.decode(errors="replace")
-        )
+        why = "one of its ranks has failed"
+        if shared.broken != _WRITING:
+            why = shared.text.decode(errors="replace")
         return f"domain {self.name!r}: {why}"
 
 

@@ -72,10 +72,7 @@ def compile_kernel(c_source: str, *, extra_flags: Sequence[str] = ()) -> bytes:
     extra_flags : Sequence[str]
         More flags for the compiler, ``-lm`` say. ``$CC`` names another compiler than ``cc``.
 
-    Raises
-    ------
-    KernelCompileError
-        The compiler's complaints; or there is none.
+    Raises KernelCompileError with the compiler's complaints, or if there is none.
     """
     if not isinstance(c_source, str):
         raise TypeError(f"c_source must be a str, got {type(c_source).__name__}")

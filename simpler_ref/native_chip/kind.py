@@ -71,20 +71,16 @@ class ChipChild(WorkerKind):
 
     def control(self, command: int, arg0: int, arg1: int, arg2: int) -> int:
         """Manage the memory of the device, its own and that of domains."""
-        if command == L.CTRL_MALLOC:
-            return int(self._chip.malloc(arg0))
-        if command == L.CTRL_FREE:
-            self._chip.free(arg0)
-        elif command == L.CTRL_COPY_TO:
-            self._chip.copy_to(arg0, arg1, arg2)
-        elif command == L.CTRL_COPY_FROM:
-            self._chip.copy_from(arg0, arg1, arg2)
-        elif command == L.CTRL_COMM_INIT:
-            self._domains.join(arg0, arg1)
-        elif command == L.CTRL_ALLOC_DOMAIN:
-            return int(self._domains.open(arg0, arg1, arg2))
-        elif command == L.CTRL_RELEASE_DOMAIN:
-            self._domains.close(arg0)
-        else:
+        chip, domains = self._chip, self._domains
+        actions: dict[int, Callable[[], int | None]] = {
+            L.CTRL_MALLOC: lambda: chip.malloc(arg0),
+            L.CTRL_FREE: lambda: chip.free(arg0),
+            L.CTRL_COPY_TO: lambda: chip.copy_to(arg0, arg1, arg2),
+            L.CTRL_COPY_FROM: lambda: chip.copy_from(arg0, arg1, arg2),
+            L.CTRL_COMM_INIT: lambda: domains.join(arg0, arg1),
+            L.CTRL_ALLOC_DOMAIN: lambda: domains.open(arg0, arg1, arg2),
+            L.CTRL_RELEASE_DOMAIN: lambda: domains.close(arg0),
+        }
+        if command not in actions:
             return super().control(command, arg0, arg1, arg2)
-        return 0
+        return actions[command]() or 0
