@@ -349,8 +349,8 @@ class Steps(TaskSlots, Scheduler):
             for args in one.task_args_list:
                 for tensor in args.tensors:
                     self._place(tensor.data, -1)
-            producers = one.producers or (before.producers if before else ())
-            self._known[one.task_id] = one._replace(producers=producers)
+            producers = one.fanin_producers or (before.fanin_producers if before else ())
+            self._known[one.task_id] = one._replace(fanin_producers=producers)
         for gone in self._known.keys() - {one.task_id for one in found}:
             self._known[gone] = self._known[gone]._replace(state=TaskState.FREE)
         return found
@@ -468,14 +468,14 @@ def _drawn(tasks: dict[int, TaskView], others: dict[str, str]) -> str:
     places: dict[int, tuple[int, int]] = {}
     used: Counter[int] = Counter()
     for task in sorted(tasks):
-        row = max((rows[one] + 1 for one in tasks[task].producers if one in rows), default=0)
+        row = max((rows[one] + 1 for one in tasks[task].fanin_producers if one in rows), default=0)
         places[task] = 8 + used[row] * _ACROSS, 8 + row * _DOWN
         rows[task] = row
         used[row] += 1
     arrows, boxes = [], []
     for task, (x, y) in places.items():
         look = tasks[task]
-        for left, top in (places[one] for one in look.producers if one in places):
+        for left, top in (places[one] for one in look.fanin_producers if one in places):
             arrows.append(
                 f'<path d="M{left + _WIDE // 2},{top + _HIGH} L{x + _WIDE // 2},{y}" '
                 'stroke="black" marker-end="url(#to)"/>'
