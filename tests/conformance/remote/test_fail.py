@@ -64,7 +64,7 @@ class Liar(ProcessFleet):
             "import sys; from simpler_ref.remote import connection; from simpler_ref import endpoint\n"
             "old = connection.Order.encode\n"
             "def encode(self, kind, payload=b''):\n"
-            "    self.sent += kind == 5\n"
+            "    self.sent += kind == 68\n"
             "    return old(self, kind, payload)\n"
             "connection.Order.encode = encode\n"
             "sys.exit(endpoint.main([]))"
