@@ -284,3 +284,17 @@ def test_addresses_and_keys_that_are_none_are_refused(error, options):
 def test_a_fleet_travels_to_other_processes_and_hides_its_keys(key_file):
     fleet = pickle.loads(pickle.dumps(HostFleet(["tcp://a:1"], keys=key_file)))
     assert (repr(fleet), fleet.where(1)) == ("HostFleet(['tcp://a:1'])", "tcp://a:1")
+
+
+def test_without_pyzmq_a_line_says_what_to_install(tmp_path):
+    (tmp_path / "zmq.py").write_text("raise ImportError('no zmq')")
+    command = [sys.executable, "-m", "simpler_ref.endpoint", "--listen=tcp://127.0.0.1:0"]
+    done = subprocess.run(
+        [*command, "--insecure"],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    said = "endpoints need pyzmq (no zmq): pip install 'simpler_ref[remote]'\n"
+    assert (done.returncode, done.stderr) == (1, said)
