@@ -9,7 +9,7 @@ Rule     CALL-CANCEL-2, CALL-LIMIT-1, FAIL-TYPE-1, FAIL-TYPE-2, FAIL-CODE-1, ORC
 
 from __future__ import annotations
 
-import concurrent.futures
+import concurrent.futures.process
 import signal
 from typing import Any
 
@@ -128,7 +128,7 @@ class TaskError(RuntimeError):
             )
 
 
-class WorkerLostError(TaskError):
+class WorkerLostError(TaskError, concurrent.futures.process.BrokenProcessPool):
     """The process that ran a task died before it had done it.
 
     Attributes
@@ -244,7 +244,7 @@ class HazardError(RuntimeError):
         self.places = places
 
 
-class WorkerStartError(RuntimeError):
+class WorkerStartError(concurrent.futures.process.BrokenProcessPool):
     """A worker process ended, or did not answer, while it was being started."""
 
 

@@ -9,7 +9,6 @@ import concurrent.futures
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from typing import Any
 
@@ -17,71 +16,13 @@ from ..apart import worker_apart
 from ..calls import mapping
 from ..calls.futures import Future
 from ..calls.stream import Stream
-from ..errors import WorkerLostError, WorkerStartError
 from ..system.values import flag, integer
 from ..worker import Worker
-
-
-class LostError(WorkerLostError, BrokenProcessPool):
-    """A `WorkerLostError` that programs for `ProcessPoolExecutor` expect."""
-
-
-class StartError(WorkerStartError, BrokenProcessPool):
-    """A `WorkerStartError` that programs for `ProcessPoolExecutor` expect."""
-
-
-_EXPECTED: dict[type[BaseException], type[BaseException]] = {
-    WorkerLostError: LostError,
-    WorkerStartError: StartError,
-}
-
-
-def _as_expected(error: BaseException | None) -> BaseException | None:
-    """Return an error, whose class becomes one that such programs expect."""
-    if error is not None and (kind := _EXPECTED.get(type(error))) is not None:
-        error.__class__ = kind
-    return error
-
-
-class _Future(Future):
-    """The future of a call, with errors as expected."""
-
-    __slots__ = ()
-
-    @property
-    def _error(self) -> BaseException | None:
-        return _as_expected(vars(self).get("_error"))
-
-    @_error.setter
-    def _error(self, error: BaseException | None) -> None:
-        vars(self)["_error"] = error
 
 
 def futures_of(results: Iterator[Any]) -> list[concurrent.futures.Future[Any]]:
     """Return the futures of the calls behind results; a task has none, whose calls are over."""
     return results.futures if isinstance(results, mapping.Results) else []
-
-
-class _Results:
-    """The results of many calls, with errors as expected."""
-
-    def __init__(self, results: Iterator[Any]) -> None:
-        self._results = results
-
-    def close(self) -> None:
-        """Submit nothing more, and cancel what has not started."""
-        if isinstance(self._results, mapping.Results):  # calls of a task are over
-            self._results.close()
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        try:
-            return next(self._results)
-        except tuple(_EXPECTED) as error:
-            _as_expected(error)
-            raise
 
 
 class Executor(concurrent.futures.Executor):
@@ -159,12 +100,11 @@ class Executor(concurrent.futures.Executor):
         made: concurrent.futures.Future[Any]
         try:
             made = self._worker.submit(fn, *args, **kwargs)
-            made.__class__ = _Future
         except Exception as error:
             if self._worker._life.closed:
                 raise
             made = concurrent.futures.Future()
-            made.set_exception(_as_expected(error.__cause__ or error))
+            made.set_exception(error.__cause__ or error)
         self._made.add(made)
         return made
 
@@ -179,10 +119,6 @@ class Executor(concurrent.futures.Executor):
 
         Parameters
         ----------
-        fn : callable
-            The function.
-        *iterables : iterable
-            Its arguments.
         timeout : float | None
             In seconds from now, for results that are asked for.
         chunksize : int | None
@@ -193,7 +129,7 @@ class Executor(concurrent.futures.Executor):
         RuntimeError
             The executor was shut down.
         """
-        return _Results(self.map_rows(fn, list(zip(*iterables, strict=False)), chunksize, timeout))
+        return self.map_rows(fn, list(zip(*iterables, strict=False)), chunksize, timeout)
 
     def map_rows(
         self,

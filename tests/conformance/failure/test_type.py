@@ -2,6 +2,7 @@
 
 import builtins
 from concurrent import futures
+from concurrent.futures import process
 
 import pytest
 
@@ -18,7 +19,11 @@ def test_an_exception_is_what_the_table_says(name, bases):
     kind = getattr(simpler_ref, name)
     wanted = [base.strip("` ") for base in bases.split(",")]
     assert kind.__bases__ == tuple(
-        getattr(errors, base, None) or getattr(builtins, base, None) or getattr(futures, base)
+        next(
+            getattr(place, base)
+            for place in (errors, builtins, futures, process)
+            if hasattr(place, base)
+        )
         for base in wanted
     )
 
