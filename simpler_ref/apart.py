@@ -17,9 +17,6 @@ from .calls.current import current, here, leave
 from .worker import Worker
 from .workers import processes
 
-_of_scripts: Worker | None = None
-_lock = threading.Lock()
-
 
 def worker_apart(**options: Any) -> Worker:
     """Return an open Worker that gets no calls of tasks.
@@ -41,6 +38,39 @@ def _close_if_there(reference: weakref.ref[Worker]) -> None:
         worker.close()
 
 
+class Kept:
+    """A Worker that is made when it is first asked for, and kept for who asks for the same again."""
+
+    def __init__(self) -> None:
+        self._forget()
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        """Have none: in a forked process it is the parent's."""
+        self._worker: Worker | None = None
+        self._options: dict[str, Any] = {}
+        self._lock = threading.Lock()
+
+    def get(self, **options: Any) -> Worker:
+        """Return the one with these options; it takes the place of one with others."""
+        with self._lock:
+            worker = self._worker
+            if worker is None or worker._life.closed or self._options != options:
+                worker = self._worker = worker_apart(**options)
+                self._options = options
+            return worker
+
+    def close(self) -> None:
+        """Close it, if there is one, as the end of the program does."""
+        with self._lock:
+            worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.close()
+
+
+_of_scripts = Kept()
+
+
 def map(
     function: Any,
     /,
@@ -53,22 +83,5 @@ def map(
     Without one, as in a script, in a Worker with a sub worker for each core, which is made at the first
     such call and closed with the program.
     """
-    stream = current() or _script_worker()._stream()
+    stream = current() or _of_scripts.get()._stream()
     return mapping.results(stream, function, iterables, chunksize=chunksize, timeout=timeout)
-
-
-def _script_worker() -> Worker:
-    global _of_scripts
-    with _lock:
-        if _of_scripts is None or _of_scripts._life.closed:
-            _of_scripts = worker_apart()
-        return _of_scripts
-
-
-def _begin_anew() -> None:
-    """In a forked process: the Worker is its parent's."""
-    global _of_scripts, _lock
-    _of_scripts, _lock = None, threading.Lock()
-
-
-os.register_at_fork(after_in_child=_begin_anew)

@@ -600,7 +600,7 @@ class Stepper(Steps):
                 space.update(before)
 
     def _open_run(self) -> None:
-        visibility.set_current(self._session.why_invisible)
+        visibility.set_current(self._session.method.why_invisible)
         self._kernels.begin_run(self._mem)
         self._session.registry.write_digests(self._engine)
         self.orch = orchestrator_of(self._session)._for_next_run()

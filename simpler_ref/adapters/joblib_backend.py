@@ -45,7 +45,7 @@ from joblib._parallel_backends import (
 from joblib._utils import _retrieve_traceback_capturing_wrapped_call
 from joblib.externals.loky.process_executor import TerminatedWorkerError, _ExceptionWithTraceback
 
-from ..apart import worker_apart
+from ..apart import Kept
 from ..calls.current import current, here
 from ..calls.futures import Future
 from ..errors import WorkerLostError
@@ -58,13 +58,6 @@ _LOOK_AGAIN_S = 10.0
 """How long to wait for the end of a batch before it is looked at whether all have ended."""
 _GRACE_S = 2.0
 """How long to wait for the end of workers that are killed."""
-_LIMITS = {
-    "openmp": "OMP_NUM_THREADS",
-    "openblas": "OPENBLAS_NUM_THREADS",
-    "mkl": "MKL_NUM_THREADS",
-    "blis": "BLIS_NUM_THREADS",
-}
-"""Which variable says how many threads a library has, by threadpoolctl's names."""
 
 
 def register() -> None:
@@ -92,12 +85,9 @@ def _run(data: bytes) -> Any:
 
 def _begin(env: Mapping[str, str], initializer: Callable[..., Any] | None, args: Any) -> None:
     """Begin as a worker: with so many threads of libraries, and what the user wants to be called."""
-    from threadpoolctl import ThreadpoolController
-
     os.environ.update(env)
-    found = ThreadpoolController()
-    for library, name in _LIMITS.items():
-        found.select(internal_api=library).limit(limits=int(env[name]))
+    forks.users_variables.update({name: env[name] for name in forks.VARIABLES})
+    forks.limiter()()
     if initializer is not None:
         initializer(*args)
 
@@ -106,9 +96,9 @@ def _begin(env: Mapping[str, str], initializer: Callable[..., Any] | None, args:
 class _Shared(SharedArrays):
     """The arrays of one call of `Parallel`: those of mapped files are mapped by workers, too."""
 
-    def __init__(self, pool: _Pool, max_nbytes: int | None, mode: str | None) -> None:
+    def __init__(self, stream: Any, max_nbytes: int | None, mode: str | None) -> None:
         least = float("inf") if max_nbytes is None or mode is None else max_nbytes
-        super().__init__(pool.stream, least, mode or "r")
+        super().__init__(stream, least, mode or "r")
 
     def reduce(self, array: Any) -> Any:
         """Return how an array is pickled."""
@@ -119,64 +109,29 @@ class _Shared(SharedArrays):
 
 
 # ---------------------------------------------------------------- Workers
-class _Pool:
-    """An open Worker that runs batches, the program's or its own."""
+def _kill(stream: Any, futures: Iterable[Any]) -> None:
+    """End calls together with their workers, which are replaced.
 
-    def __init__(self, stream: Any, worker: Worker | None = None, key: Any = None) -> None:
-        self.stream, self.worker, self.key = stream, worker, key
-
-    def abort(self, futures: Iterable[Any]) -> None:
-        """End calls together with their workers, which are replaced, if only joblib uses them.
-
-        What a worker was given, and had not begun, another one gets: so it is cancelled, too.
-        """
-        view, manager = self.stream._session.engine.view, self.stream._session.manager
-        if self.worker is None or manager is None:
-            return
-        killed: set[int] = set()
-        deadline = time.monotonic() + _GRACE_S
-        while left := [one for one in futures if not one.done() and not one.cancel()]:
-            for worker in {view.call(slot).worker for one in left if (slot := one._slot)} - {-1}:
-                if (pid := manager.pids.get(worker, 0)) not in killed:
-                    killed.add(pid)
-                    manager.kill_busy([worker])
-            if time.monotonic() > deadline:
-                break
-            time.sleep(0.001)
+    What a worker was given, and had not begun, another one gets: so it is cancelled, too.
+    """
+    view, manager = stream._session.engine.view, stream._session.manager
+    if manager is None:
+        return
+    killed: set[int] = set()
+    deadline = time.monotonic() + _GRACE_S
+    while left := [one for one in futures if not one.done() and not one.cancel()]:
+        for worker in {view.call(slot).worker for one in left if (slot := one._slot)} - {-1}:
+            if (pid := manager.pids.get(worker, 0)) not in killed:
+                killed.add(pid)
+                manager.kill_busy([worker])
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.001)
 
 
-_kept: _Pool | None = None
-_lock = threading.Lock()
-
-
-def _own(n_jobs: int, env: dict[str, str], options: Mapping[str, Any]) -> _Pool:
-    """Return a Worker of the backend: the one that it has kept, if that was made in the same way."""
-    global _kept
-    first = env, options.get("initializer"), tuple(options.get("initargs", ()))
-    key = n_jobs, first
-    with _lock:
-        if _kept is None or _kept.stream.is_gone or _kept.key != key:
-            worker = worker_apart(num_sub_workers=n_jobs, initializer=_begin, initargs=first)
-            _kept = _Pool(worker._life.stream, worker, key)
-        return _kept
-
-
-def close() -> None:
-    """Close the Worker that the backend has kept, if there is one, as the end of the program does."""
-    global _kept
-    with _lock:
-        kept, _kept = _kept, None
-    if kept is not None and kept.worker is not None:
-        kept.worker.close()
-
-
-def _forget() -> None:
-    """In a forked process: the Worker is its parent's."""
-    global _kept, _lock
-    _kept, _lock = None, threading.Lock()
-
-
-os.register_at_fork(after_in_child=_forget)
+_kept = Kept()
+"""The Worker of the backend, if the program has none."""
+close = _kept.close
 
 
 def _open_workers() -> int:
@@ -197,8 +152,10 @@ class SimplerRefBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore
     MIN_IDEAL_BATCH_DURATION = 0.02
     """In seconds: a batch takes some tens of microseconds more than its items."""
 
-    _pool: _Pool | None = None
     _effective_batch_size: int
+    _stream: Any = None
+    _owned: Worker | None = None
+    """The Worker that the stream is of, if only joblib uses it."""
 
     def effective_n_jobs(self, n_jobs: int | None) -> int:
         """Return how many jobs run at the same time."""
@@ -237,9 +194,12 @@ class SimplerRefBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore
         options = {**self.backend_kwargs, **options}
         is_usual = self.inner_max_num_threads is None and options.get("initializer") is None
         if is_usual and _open_workers() == n_jobs:
-            self._pool = _Pool(current())
+            self._stream, self._owned = current(), None
         else:
-            self._pool = _own(n_jobs, self._prepare_worker_env(n_jobs), options)
+            first = self._prepare_worker_env(n_jobs), options.get("initializer")
+            args = *first, tuple(options.get("initargs", ()))
+            self._owned = _kept.get(num_sub_workers=n_jobs, initializer=_begin, initargs=args)
+            self._stream = self._owned._life.stream
         self.parallel = parallel
         self._arrays = max_nbytes, mmap_mode
         self._under_way: set[Any] = set()
@@ -267,16 +227,14 @@ class SimplerRefBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore
         env: dict[str, str] = super()._prepare_worker_env(n_jobs)
         if self.inner_max_num_threads is None:
             threads = str(max(cpu_count() // n_jobs, 1))
-            users = forks.users_variables()
-            for name in _LIMITS.values():
-                if env[name] == "1" and name not in users:
+            for name in forks.VARIABLES:
+                if env[name] == "1" and name not in forks.users_variables:
                     env[name] = threads
         return env
 
     def start_call(self) -> None:
         """Begin a call of `Parallel`, which copies arrays as they are now."""
-        assert self._pool is not None
-        self._shared = _Shared(self._pool, *self._arrays)
+        self._shared = _Shared(self._stream, *self._arrays)
 
     def stop_call(self) -> None:
         """Forget the copies of arrays; tasks that still run keep them."""
@@ -285,8 +243,7 @@ class SimplerRefBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore
     def submit(self, func: Any, callback: Callable[[Any], Any] | None = None) -> Any:
         """Submit a batch; what goes wrong is the outcome of its future."""
         future: concurrent.futures.Future[Any]
-        assert self._pool is not None
-        stream = self._pool.stream
+        stream = self._stream
         try:
             try:
                 data = self._shared.pickle(func)
@@ -340,10 +297,10 @@ class SimplerRefBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore
         for future in begun:
             if isinstance(future, Future):
                 future.be_silent()
-        if self._pool is not None:
-            self._pool.abort(begun)
+        if self._owned is not None:
+            _kill(self._stream, begun)
 
     def terminate(self) -> None:
         """Leave the Worker, for the next call of `Parallel`."""
-        self._pool = None
+        self._stream = self._owned = None
         self.reset_batch_stats()

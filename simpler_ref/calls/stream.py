@@ -263,7 +263,7 @@ class Stream:
                     "two Workers do not wait for each other: make both calls by that Worker's submit, "
                     "or pass a copy, Worker.share(array), once its calls have ended"
                 )
-        return self._session.why_array_is_invisible(array, address, nbytes)
+        return self._session.method.why_array_is_invisible(array, address, nbytes)
 
     def _require_workers(self, task: Task) -> tuple[int, ...]:
         there = self._engine.view.pool(L.SUB)
@@ -395,7 +395,7 @@ class Stream:
             self._quick.know_none()
             self.functions.begin_anew()
         noted = session.recorder.notes_lines or self._checks
-        if manager is not None and not manager.relays_output and not noted:
+        if manager is not None and manager.relay is None and not noted:
             self._quick.start(self._word, manager.dead)
 
     # ------------------------------------------------------------ workers that have died
@@ -778,8 +778,8 @@ class Stream:
     def fetch(self, future: Future) -> None:
         """Give a future its value, or its error, and drop the call; first comes what it has printed."""
         manager = self._session.manager
-        if manager is not None:
-            manager.pass_output_on()
+        if manager is not None and manager.relay is not None:
+            manager.relay.pass_on()
         with self.mutex.queue, self.mutex.lock:
             if future._slot:
                 self._fetch(future)

@@ -21,7 +21,7 @@ from ..jit.kernel import INTERPRETED
 from ..model.config import CallConfig
 from ..system import regions
 from ..system.cores import Placement
-from ..system.signals import in_one_piece
+from ..system.signals import signals_blocked
 from ..system.types import Array
 from .view import View, private_from
 from .view.layouts import Layouts
@@ -43,7 +43,7 @@ def _kernels(*module: Mapping[str, Any]) -> Entries:
         return kernels
     whole = Entries.__new__(Entries)
     for name, function in vars(kernels).items():
-        setattr(whole, name, in_one_piece(function))
+        setattr(whole, name, signals_blocked()(function))
     return whole
 
 

@@ -220,7 +220,7 @@ def listen(
     kept: list[Any] = [orch_fn, args]
 
     def check(address: int, nbytes: int) -> str | None:  # one of its own: every array is asked for
-        return session.why_invisible(address, nbytes)
+        return session.method.why_invisible(address, nbytes)
 
     outer = visibility.current.check, visibility.current.kept, visibility.current.spawned
     try:

@@ -146,8 +146,8 @@ def _run(
     session.recorder.poke()
     domains_of(session).free_all(session)
     failure = orch._end_run(failure, failed or ())
-    if session.manager is not None:
-        session.manager.pass_output_on()
+    if session.manager is not None and session.manager.relay is not None:
+        session.manager.relay.pass_on()
     device_ns = 0
     if device_before is not None:
         device_ns = max(0, int((view.device_ns() - device_before).max()))
@@ -173,7 +173,7 @@ def _call(
     before = visibility.current
     outer = before.check, before.kept, before.spawned
     try:
-        visibility.set_current(session.why_invisible, spawned=session.method.spawn)
+        visibility.set_current(session.method.why_invisible, spawned=session.method.spawn)
         session.engine.kernels.begin_run(session.engine.mem)
         orch._open(*words)
         if session.recorder.is_on:

@@ -24,7 +24,7 @@ from typing import Any
 from .signals import signals_blocked
 
 # ---------------------------------------------------------------- sizes of thread pools in workers
-_VARIABLES = {
+VARIABLES = {
     "OMP_NUM_THREADS": ("openmp", "openblas", "mkl", "blis", "flexiblas"),
     "OPENBLAS_NUM_THREADS": ("openblas",),
     "MKL_NUM_THREADS": ("mkl",),
@@ -34,28 +34,17 @@ _VARIABLES = {
 
 _TOLERANCE = "KMP_DUPLICATE_LIB_OK"
 
-_users: dict[str, str] = {}
+users_variables: dict[str, str] = {}
 """The variables that were set before the first Worker was made, with their values then."""
 
 
 def set_variables() -> None:
     """Have libraries loaded from now on start with one thread; the user's values stay."""
-    for name in _VARIABLES:
+    for name in VARIABLES:
         if name in os.environ:
-            _users.setdefault(name, os.environ[name])
+            users_variables.setdefault(name, os.environ[name])
         else:
             os.environ[name] = "1"
-
-
-def users_variables() -> dict[str, str]:
-    """Return the variables that the user has set, with their values."""
-    return dict(_users)
-
-
-def take_over(users: dict[str, str]) -> None:
-    """In a fresh interpreter: note which variables the user, not the parent, has set."""
-    _users.clear()
-    _users.update(users)
 
 
 def limiter() -> Callable[[], None]:
@@ -79,11 +68,11 @@ def _threads() -> dict[str, int]:
 
     A program may have set a variable when a library was there already, which does not look again.
     """
-    found = {library: 1 for libraries in _VARIABLES.values() for library in libraries}
-    for name, libraries in _VARIABLES.items():  # what is for one library comes last, and counts
-        if name not in _users:
+    found = {library: 1 for libraries in VARIABLES.values() for library in libraries}
+    for name, libraries in VARIABLES.items():  # what is for one library comes last, and counts
+        if name not in users_variables:
             continue
-        said = _users[name].partition(",")[0].strip()
+        said = users_variables[name].partition(",")[0].strip()
         for library in libraries:
             found.pop(library, None)
             if said.isdecimal() and int(said):

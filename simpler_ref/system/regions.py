@@ -31,7 +31,7 @@ from typing import Any, cast
 import numpy as np
 
 from ..jit.layout import round_up
-from .signals import in_one_piece, signals_blocked
+from .signals import signals_blocked
 from .types import Array, address_of
 
 PAGE = mmap.PAGESIZE
@@ -173,7 +173,7 @@ def close_inherited() -> None:
 
 
 # ---------------------------------------------------------------- making one
-@in_one_piece  # or a descriptor could leak
+@signals_blocked()  # or a descriptor could leak
 def create(
     nbytes: int, private_from: int | None = None, *, huge: bool = False, window: bool = False
 ) -> Array:
@@ -330,11 +330,7 @@ def _reserve(
     """Reserve addresses: those given, or some that are probably free in a fresh interpreter."""
     kind = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
     if address is not None:
-        got = _mmap(address, nbytes, 0, kind | _MAP_FIXED_NOREPLACE)
-        if got != address:  # a kernel before 4.17 treats the address as a hint
-            _libc.munmap(got, nbytes)
-            raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
-        return got
+        return _mmap(address, nbytes, 0, kind | _MAP_FIXED_NOREPLACE)
     low, high = among
     room = high - low - nbytes
     for _ in range(_ATTEMPTS if room > 0 else 0):

@@ -8,31 +8,24 @@ from __future__ import annotations
 # the module `signal` makes an enum of every number, which costs more than the calls
 import _signal  # type: ignore[import-not-found]
 import ctypes
-import functools
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any
 
-T = TypeVar("T")
-FROM_OUTSIDE = signal.valid_signals() - {
-    signal.SIGSEGV,
-    signal.SIGBUS,
-    signal.SIGFPE,
-    signal.SIGILL,
-}
-_NUMBERS = tuple(sorted((int(number) for number in FROM_OUTSIDE), reverse=True))
-"""Ctrl-C comes last."""
+_FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
+_NUMBERS = tuple(sorted(map(int, signal.valid_signals() - _FAULTS), reverse=True))
+"""Those that come from outside; Ctrl-C comes last."""
 
 
 @contextmanager
 def signals_blocked() -> Iterator[set[int]]:
     """Let no signal handler run on this thread; threads started here never run one.
 
-    Yields the mask that is restored afterwards.
+    Yields the mask that is restored afterwards. ``@signals_blocked()`` does so for a function.
 
     The mask is not enough: another thread of the process, for instance of a numeric library, may receive
     the signal, and Python then runs the handler on the main thread. So handlers are also set aside, and
@@ -54,17 +47,6 @@ def signals_blocked() -> Iterator[set[int]]:
                 signal.raise_signal(number)  # it is delivered when the mask is restored
     finally:
         _signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-
-def in_one_piece(function: Callable[..., T]) -> Callable[..., T]:
-    """Return a function that does the same with signals blocked."""
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> T:
-        with signals_blocked():
-            return function(*args, **kwargs)
-
-    return call
 
 
 Failures = tuple[BaseException, ...]

@@ -23,7 +23,7 @@ from typing import Any
 from ..engine.memory import Engine
 from ..jit import layout as L
 from ..jit.entries import Entries
-from ..system.signals import in_one_piece
+from ..system.signals import signals_blocked
 from ..version import __version__
 from .tables import VERSION, head_of, text_notes
 
@@ -93,7 +93,7 @@ class TraceRecorder:
         """Whether what submits notes the lines that call it."""
         return self._engine.kernels is not self._plain
 
-    @in_one_piece  # an interrupt would leave half of it
+    @signals_blocked()  # an interrupt would leave half of it
     def begin(self, path: str | os.PathLike[str], detail: str, *, spans: bool = False) -> None:
         """Begin a trace, while no run is in progress; with `spans` each submit of Python is noted, too.
 
@@ -121,7 +121,7 @@ class TraceRecorder:
             self._note_lines(spans)
         self._plain.begin_trace(self._mem, DETAILS[detail])
 
-    @in_one_piece  # an interrupt would leave half of it
+    @signals_blocked()  # an interrupt would leave half of it
     def start(self) -> None:
         """Start the collector's thread, once the workers are forked; a second call does nothing."""
         if self.path is None or self._thread is not None:
@@ -150,7 +150,7 @@ class TraceRecorder:
             self._poked_ns = time.monotonic_ns()
             self._plain.ask_collector(self._mem)
 
-    @in_one_piece  # an interrupt would leave half of it
+    @signals_blocked()  # an interrupt would leave half of it
     def end(self) -> str | None:
         """End the trace, and return its file; what was noted is written then."""
         path = self.path

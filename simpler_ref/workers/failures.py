@@ -106,18 +106,11 @@ def describe_lost(
     """Return the error for a worker that has died or, without a code, does not answer."""
     if code is None:
         return WorkerLostError(f"{where}: the worker has not answered a control request", **details)
-    if said:
-        return WorkerLostError(
-            f"{where}: lost before the task was done: {said}{before}; {after}",
-            status=code,
-            **details,
-        )
     ended = f"was {describe_status(code)}" if code < 0 else describe_status(code)
-    return WorkerLostError(
-        f"{where}: the worker {ended} before the task was done{before}; {after}",
-        status=code,
-        **details,
-    )
+    what = f"the worker {ended} before the task was done"
+    if said:
+        what = f"lost before the task was done: {said}"
+    return WorkerLostError(f"{where}: {what}{before}; {after}", status=code, **details)
 
 
 # ---------------------------------------------------------------- stories
@@ -136,9 +129,7 @@ def story_of_failure(session: Session, failed: FirstFailure) -> str:
     where = "" if failed.worker < 0 else session.worker_name(failed.worker)
     state = f"was {story.state.name}" + (f" on {where}" if where else "")
     lines = [f"{what} {state}", *_neighbours(story.needed, story.needing, called, "task")]
-    if place := session.orch._place_of(failed.task):
-        lines.append(f"submitted at {place}")
-    return _indented(lines + _trace_of(session))
+    return _story(session, lines, session.orch._place_of(failed.task))
 
 
 def story_of_call(session: Session, slot: int, error: BaseException, place: str) -> str:
@@ -148,15 +139,12 @@ def story_of_call(session: Session, slot: int, error: BaseException, place: str)
         _ran(session, origin),
         *_neighbours(story.needed, story.needing, lambda task, _index: f"call {task}", "call"),
     ]
-    if place:
-        lines.append(f"submitted at {place}")
-    return _indented(lines + _trace_of(session))
+    return _story(session, lines, place)
 
 
 def story_of_item(session: Session, error: BaseException) -> str:
     """Return the story of the call in which an item of `map` has failed, and others have not."""
-    origin = origin_of(error)
-    return _indented([_ran(session, origin), *_trace_of(session)])
+    return _story(session, [_ran(session, origin_of(error))])
 
 
 def _ran(session: Session, origin: TaskError | RemoteTraceback) -> str:
@@ -178,10 +166,9 @@ def _neighbours(needed: Others, needing: Others, called: Called, noun: str) -> l
     ]
 
 
-def _trace_of(session: Session) -> list[str]:
-    path = session.recorder.path
-    return [] if path is None else [f"the trace in {path} says when it did what"]
-
-
-def _indented(lines: list[str]) -> str:
+def _story(session: Session, lines: list[str], place: str = "") -> str:
+    if place:
+        lines = [*lines, f"submitted at {place}"]
+    if (path := session.recorder.path) is not None:
+        lines = [*lines, f"the trace in {path} says when it did what"]
     return "\n".join(f"  {line}" for line in lines)

@@ -106,7 +106,9 @@ def serve(setup: ServerSetup, makings: Makings, limit_threads: Callable[[], None
         signal.pthread_sigmask(signal.SIG_SETMASK, setup.signals)
         limit_threads()
         gc.freeze()  # inherited pages stay shared: no collection writes to them
-        _Server(setup, *makings).loop()
+        server = _Server(setup, makings)
+        while True:
+            server.wait()
     except BaseException:
         sys.excepthook(*sys.exc_info())
         flush_output()
@@ -115,11 +117,9 @@ def serve(setup: ServerSetup, makings: Makings, limit_threads: Callable[[], None
 
 
 class _Server:
-    def __init__(
-        self, setup: ServerSetup, engine: Engine, kinds: Sequence[WorkerKind], snapshot: Snapshot
-    ) -> None:
+    def __init__(self, setup: ServerSetup, makings: Makings) -> None:
         self.setup = setup
-        self.engine, self.kinds, self.snapshot = engine, kinds, snapshot
+        self.engine, self.kinds, self.snapshot = makings
         self.sock = socket.socket(fileno=setup.sock)
         self.births = [0] * len(self.kinds)
         self.workers: dict[int, tuple[int, int]] = {}  # pidfd → (worker, pid)
@@ -132,15 +132,15 @@ class _Server:
         if os.getppid() != setup.parent_pid:
             self.end_all()
 
-    def loop(self) -> None:
-        while True:
-            for fd, _ in self.poll.poll():
-                if fd == self.setup.parent_fd:
-                    self.end_all()
-                elif fd == self.sock.fileno():
-                    self.obey()
-                elif fd in self.workers:
-                    self.handle_death(fd)
+    def wait(self, most_ms: float | None = None) -> None:
+        """Do what comes next: an order, or what the end of a worker or of the parent asks for."""
+        for fd, _ in self.poll.poll(most_ms):
+            if fd == self.setup.parent_fd:
+                self.end_all()
+            elif fd == self.sock.fileno():
+                self.obey()
+            elif fd in self.workers:
+                self.handle_death(fd)
 
     def obey(self) -> None:
         raw = b""
@@ -164,21 +164,14 @@ class _Server:
         self.poll.unregister(self.sock)
         deadline = time.monotonic() + GRACE_S
         while self.workers and (rest := deadline - time.monotonic()) > 0:
-            self.handle_deaths(rest * 1000)
+            self.wait(rest * 1000)
         for worker, pid in self.workers.values():
             if self.has_stopped[worker]:
                 self.report(b"W", worker, pid, 0)
             else:
                 os.kill(pid, signal.SIGKILL)
         while self.workers:
-            self.handle_deaths()
-
-    def handle_deaths(self, most_ms: float | None = None) -> None:
-        """Wait until some workers have ended."""
-        for fd, _ in self.poll.poll(most_ms):
-            if fd == self.setup.parent_fd:
-                self.end_all()
-            self.handle_death(fd)
+            self.wait()
 
     def fork(self, worker: int) -> None:
         """Fork a worker and report its birth."""
@@ -285,29 +278,24 @@ def fork_server(serve_in_child: Callable[[], NoReturn]) -> int:
 _starts = itertools.count()
 
 
-class Entropy(NamedTuple):
-    """The seeds for the workers of one start, per generator; empty where there is none.
+class Entropy(dict[str, bytes]):
+    """The seeds for the workers of one start, by the modules that have generators.
 
     A worker inherits the state of the generators, so without this all workers would draw the same
     numbers. They are seeded from the state of the parent's generators, which are only read.
     """
 
-    python: bytes
-    numpy: bytes
-    torch: bytes
-
     def seed_worker(self, worker: int, birth: int) -> None:
         """Seed the generators of this worker process; `birth` counts its successors."""
-        random.seed(self._word(self.python, worker, birth, 32))
-        if self.numpy:
-            _seed_numpy(self._word(self.numpy, worker, birth, 32))
-        if self.torch and (torch := sys.modules.get("torch")):
-            torch.default_generator.manual_seed(self._word(self.torch, worker, birth, 8) >> 1)
-
-    @staticmethod
-    def _word(source: bytes, worker: int, birth: int, size: int) -> int:
-        digest = hashlib.sha256(source + f" {worker} {birth}".encode()).digest()
-        return int.from_bytes(digest[:size], "little")
+        words = {
+            name: int.from_bytes(_digest(seed, f"{worker} {birth}"), "little")
+            for name, seed in self.items()
+        }
+        random.seed(words["random"])
+        if "numpy" in words:
+            _seed_numpy(words["numpy"])
+        if "torch" in words and (torch := sys.modules.get("torch")):
+            torch.default_generator.manual_seed(words["torch"] >> 193)  # 63 bits
 
 
 def draw_entropy(beside: int) -> Entropy:
@@ -318,25 +306,20 @@ def draw_entropy(beside: int) -> Entropy:
     so that two starts do not repeat each other, but two runs of a program do.
     """
     start = next(_starts)
-    numpy = torch = b""
-    if "numpy.random" in sys.modules:
-        numpy = _numpy_state(start, beside)
-    if "torch" in sys.modules:
-        torch = _digest(bytes(sys.modules["torch"].get_rng_state().numpy()), start)
-    return Entropy(_digest(repr(random.getstate()).encode(), start), numpy, torch)
-
-
-def _numpy_state(start: int, beside: int) -> bytes:
-    np_random: Any = import_module("numpy.random")
-
-    state = pickle.dumps(np_random.get_state(legacy=False), protocol=4)
-    seeded = np_random.get_bit_generator().seed_seq is None  # there is one until `seed` is called
-    return _digest(state, beside if seeded else start)
+    found = Entropy(random=_digest(repr(random.getstate()).encode(), f"{start}"))
+    if np_random := sys.modules.get("numpy.random"):
+        state = pickle.dumps(np_random.get_state(legacy=False), protocol=4)
+        is_seeded = (
+            np_random.get_bit_generator().seed_seq is None
+        )  # there is one until `seed` is called
+        found["numpy"] = _digest(state, f"{beside if is_seeded else start}")
+    if torch := sys.modules.get("torch"):
+        found["torch"] = _digest(bytes(torch.get_rng_state().numpy()), f"{start}")
+    return found
 
 
 def _seed_numpy(word: int) -> None:
     np_random: Any = import_module("numpy.random")
-
     generator = np_random.get_bit_generator()
     if isinstance(generator, np_random.MT19937):
         np_random.seed([word >> 32 * i & 0xFFFFFFFF for i in range(8)])
@@ -344,25 +327,13 @@ def _seed_numpy(word: int) -> None:
         np_random.set_bit_generator(type(generator)(word))
 
 
-def _digest(state: bytes, number: int) -> bytes:
+def _digest(state: bytes, number: str) -> bytes:
     return hashlib.sha256(state + f" {number}".encode()).digest()
 
 
 # ---------------------------------------------------------------- lifelines
-_held: list[int] = []
+held_lifelines: list[int] = []
 """The writing ends that processes below this one are to have."""
-
-
-def held_lifelines() -> list[int]:
-    """Return the writing ends of this process: a fresh interpreter does not inherit them by itself."""
-    return list(_held)
-
-
-def hold_lifelines(held_above: list[int]) -> None:
-    """Have, in a fresh interpreter, the writing ends of its parent."""
-    for fd in held_above:
-        os.set_inheritable(fd, False)
-    _held[:] = held_above
 
 
 class Lifeline:
@@ -386,7 +357,7 @@ class Lifeline:
     def hold(self) -> None:
         """Be one of the processes below."""
         self.close()
-        _held.append(self.writing)
+        held_lifelines.append(self.writing)
 
     def __enter__(self) -> Lifeline:
         return self

@@ -37,19 +37,12 @@ from ..engine.memory import PARK_NS, Engine
 from ..errors import WorkerStartError
 from ..system import forks
 from ..system.cores import Placement
+from ..system.polling import wait_readable
 from ..system.regions import AddressTaken, Region, attach, descriptors
 from ..system.signals import signals_blocked
 from ..system.types import Array
 from .containment import relay, take_over
-from .fork_server import (
-    Lifeline,
-    Makings,
-    ServerSetup,
-    die_with_parent,
-    held_lifelines,
-    hold_lifelines,
-    serve,
-)
+from .fork_server import Lifeline, Makings, ServerSetup, die_with_parent, held_lifelines, serve
 from .kinds import NestedWorker, WorkerKind
 from .processes import ProcessManager, fork_hygiene_once
 
@@ -96,16 +89,12 @@ def pack_kinds(kinds: Sequence[WorkerKind]) -> bytes:
         try:
             _pack(kind)
         except Exception as error:
+            what = f"{kind.label} {type(getattr(kind, '_target', kind)).__qualname__}"
+            remedy = "; make what it needs in its start(), or give Worker(start_method='fork')"
             if isinstance(kind, NestedWorker):
-                raise TypeError(
-                    f"a level {kind.inner.level} child Worker cannot travel to a fresh interpreter: "
-                    f"{error}"
-                ) from error
-            name = type(getattr(kind, "_target", kind)).__qualname__
+                what, remedy = f"a level {kind.inner.level} child Worker", ""
             raise TypeError(
-                f"{kind.label} {name} cannot travel to a fresh interpreter "
-                f"({type(error).__name__}: {error}); make what it needs in its start(), or give "
-                "Worker(start_method='fork')"
+                f"{what} cannot travel to a fresh interpreter ({type(error).__name__}: {error}){remedy}"
             ) from error
     return _pack(kinds)
 
@@ -122,7 +111,7 @@ class SpawnManager(ProcessManager):
 
     def _get_ready(self, snapshot: Snapshot) -> None:
         kinds, entropy = pack_kinds(self.kinds), self._draw_entropy()
-        self._relay = relay()
+        self.relay = relay()
         deadline = time.monotonic() + self._start_timeout_s
         for _ in range(ATTEMPTS):
             with signals_blocked() as mask:
@@ -151,7 +140,7 @@ class SpawnManager(ProcessManager):
     ) -> int:
         from ..compat import is_installed
 
-        engine, held = self._engine, [*held_lifelines(), lifeline.writing]
+        engine, held = self._engine, [*held_lifelines, lifeline.writing]
         program = os.memfd_create("simpler-setup")
         try:
             with descriptors() as found:
@@ -161,7 +150,7 @@ class SpawnManager(ProcessManager):
                     heap=(engine.heap.ctypes.data, len(engine.heap)),
                     placement=engine.placement,
                     populated=dict(shared_arrays._populated),
-                    users_variables=forks.users_variables(),
+                    users_variables=dict(forks.users_variables),
                     original_names=is_installed(),
                     lifelines=held,
                 )
@@ -180,15 +169,12 @@ class SpawnManager(ProcessManager):
     def _hear(self, deadline: float) -> bytes:
         """Return the first message of the fresh interpreter; wait in slices, to handle signals."""
         assert self._socket is not None
-        try:
-            while (rest := deadline - time.monotonic()) > 0:
-                self._socket.settimeout(min(rest, PARK_NS / 1e9))
-                with suppress(TimeoutError):
+        while (rest := deadline - time.monotonic()) > 0:
+            if wait_readable([self._socket.fileno()], min(rest, PARK_NS / 1e9)):
+                try:
                     return self._socket.recv(_LONGEST)
-        except ConnectionError:
-            return b""
-        finally:
-            self._socket.settimeout(None)
+                except ConnectionError:
+                    return b""
         return _FAILED + f"silent for {self._start_timeout_s} s".encode()
 
 
@@ -214,9 +200,9 @@ def main(file: Any) -> NoReturn:
         if setup.by_main_thread:
             die_with_parent()
         sock = socket.socket(fileno=setup.sock)
-        for fd in (setup.sock, setup.parent_fd, *setup.pipes.values()):
+        held_lifelines[:] = inherited.lifelines
+        for fd in (setup.sock, setup.parent_fd, *setup.pipes.values(), *held_lifelines):
             os.set_inheritable(fd, False)
-        hold_lifelines(inherited.lifelines)
         take_over(setup.pipes)
         try:
             makings = _build(inherited, file)
@@ -259,7 +245,8 @@ def _build(inherited: _Inherited, file: Any) -> Makings:
         from ..compat import install
 
         install()
-    forks.take_over(inherited.users_variables)
+    forks.users_variables.clear()  # it has those that the parent has set, too
+    forks.users_variables.update(inherited.users_variables)
     kinds: Sequence[WorkerKind] = pickle.loads(pickle.load(file))
     payloads: Mapping[Any, Mapping[bytes, bytes]] = pickle.load(file)
     snapshot: dict[TargetNamespace, dict[bytes, Any]] = {}

@@ -149,18 +149,17 @@ class SubWorker(WorkerKind):
 
     def leaf(self, installed: Any) -> Callable[[ReceivedArgs], Any]:
         """Return the function itself; one with no parameters is called without any."""
+        run: Callable[[ReceivedArgs], Any]
+        is_compiled = isinstance(installed, CompiledCallable)
         if _takes_calls(installed):
             self._inside = installed.inside_for(self._mailbox, self._guard)
-            run: Callable[[ReceivedArgs], Any] = self._inside.leaf()
+            run = self._inside.leaf()
             return run
+        run = installed.run_task if is_compiled else as_leaf(installed)
         if self._guard is not None:
-            return self._guard.around(
-                installed.run_task
-                if isinstance(installed, CompiledCallable)
-                else as_leaf(installed)
-            )
-        if not isinstance(installed, CompiledCallable):
-            return as_leaf(installed)
+            return self._guard.around(run)
+        if not is_compiled:
+            return run
         engine, worker = self._mailbox.engine, self._mailbox.worker
 
         def leaf(args: ReceivedArgs) -> None:

@@ -117,7 +117,6 @@ class Life:
         self.closed = False
         self.running = False
         self.endpoints = RemoteWorkers()
-        """What takes calls in place of the stream while the graph of a function is made."""
         self.traced_by: Any = None
         """A weak reference to the `Tracing` in whose block a trace is taken."""
         self.streaming = False
@@ -182,23 +181,22 @@ class Life:
         return kind
 
     def _add(self, pool: list[WorkerKind], kind: WorkerKind) -> None:
-        """Add a worker to a pool whose workers are of its kind."""
-        if pool and pool[-1].comes_last:
-            raise RuntimeError("add the workers of this machine before the endpoints")
-        if pool and pool[0].target_namespace != kind.target_namespace:
-            raise ValueError(
-                f"all workers of a pool take the same kind of callables: {pool[0].label}s and "
-                f"{kind.label}s cannot be mixed"
-            )
+        """Add a worker to a pool whose workers are of its kind; endpoints come after these."""
+        if pool and not kind.comes_last:
+            if pool[-1].comes_last:
+                raise RuntimeError("add the workers of this machine before the endpoints")
+            if pool[0].target_namespace != kind.target_namespace:
+                raise ValueError(
+                    f"all workers of a pool take the same kind of callables: {pool[0].label}s and "
+                    f"{kind.label}s cannot be mixed"
+                )
         if len(pool) >= MOST_WORKERS:
             raise ValueError(f"a pool has at most {MOST_WORKERS} workers")
         pool.append(kind)
 
     def add_endpoint(self, link: WorkerKind) -> None:
         """Add an endpoint to the next-level pool: after all others, see POOL_OPEN."""
-        if len(self.next_level) >= MOST_WORKERS:
-            raise ValueError(f"a pool has at most {MOST_WORKERS} workers")
-        self.next_level.append(link)
+        self._add(self.next_level, link)
 
     def _links(self) -> int:
         """Return the number of endpoints, or places for them: they are the last of their pool."""
@@ -404,7 +402,7 @@ class Life:
         session = Session(
             engine, arena, self.next_level, self.subs, self.registry, options, self._method
         )
-        check = None if session.in_threads else self._why_invisible
+        check = None if session.in_threads else self._method.why_invisible
         session.chips = ChipMemory(self.next_level, self.running_manager, check)
         session.endpoints = self.endpoints
         return session
@@ -433,20 +431,12 @@ class Life:
         """Have what there is taken down with the Worker at the latest."""
         if self._finalizer is None:
             self._finalizer = weakref.finalize(worker, self.release)
-            visibility.add_visibility(self._why_invisible)
-
-    def _why_invisible(self, address: int, nbytes: int) -> str | None:
-        """Say why the workers cannot see some memory, or will not; None if they can."""
-        if self.session is not None:
-            return self.session.why_invisible(address, nbytes)
-        if self.options.in_process:
-            return None
-        return self._method.why_invisible(address, nbytes, started=False)
+            visibility.add_visibility(self._method.why_invisible)
 
     def _new_method(self) -> None:
         options = self.options
         given = "fork" if options.child_mode == "thread" else options.start_method
-        self._method = StartMethod(given)
+        self._method = StartMethod(given, options.in_process)
 
     def close(self, cancel: bool = False) -> None:
         """Stop everything for good when all calls have ended; `cancel` those that have not begun.
@@ -486,7 +476,7 @@ class Life:
             if self.stream is not None:
                 self.stream.close()
                 self.stream = None
-            visibility.remove_visibility(self._why_invisible)
+            visibility.remove_visibility(self._method.why_invisible)
             if self.session is not None:
                 self.session.close()
                 self.session = None
@@ -508,15 +498,7 @@ class Life:
     def prepare(self, session: Session) -> None:
         """Finish what the last run may have left behind, and have all workers at work."""
         recover(session)
-        manager = session.manager
-        if (
-            self.needs_start
-            or manager is None
-            or manager.lost
-            or manager.silent
-            or manager.dead
-            or manager.starting
-        ):
+        if self.needs_start or (session.manager is not None and not session.manager.is_whole):
             self.start_workers(session)
 
     def start_workers(
@@ -529,31 +511,30 @@ class Life:
         with self.lock:  # they are not started beside `release`, or after it
             if session is not self.session:
                 raise RuntimeError(self._why_not_open())
-            self._start_missing(session, dead, beside)
-
-    def _start_missing(self, session: Session, dead: Sequence[int] | None, beside: bool) -> None:
-        manager = session.manager
-        anew = self.needs_start or (manager is not None and manager.lost)
-        if manager is not None and manager.silent:
-            manager.welcome_back()
-        if not anew and (
-            manager is None or not (manager.starting or (manager.dead and manager.known_dead()))
-        ):
-            return
-        try:
-            with self.registry.lock:  # a registration finds all workers made, or none
-                self.needs_start = True  # should this be cut short, the next run does it all again
-                if anew:
-                    if self.options.child_mode == "process":
-                        self._send_children_away()
-                    session.start_anew()
-                    top.listen(self)
-                else:
-                    session.replace_dead(dead, beside)
-                self.needs_start = False
-        except BaseException:
-            self.end_workers(session)
-            raise
+            manager = session.manager
+            anew = self.needs_start or (manager is not None and manager.lost)
+            if manager is not None and manager.silent:
+                manager.welcome_back()
+            if not anew and (
+                manager is None or not (manager.starting or (manager.dead and manager.known_dead()))
+            ):
+                return
+            try:
+                with self.registry.lock:  # a registration finds all workers made, or none
+                    self.needs_start = (
+                        True  # should this be cut short, the next run does it all again
+                    )
+                    if anew:
+                        if self.options.child_mode == "process":
+                            self._send_children_away()
+                        session.start_anew()
+                        top.listen(self)
+                    else:
+                        session.replace_dead(dead, beside)
+                    self.needs_start = False
+            except BaseException:
+                self.end_workers(session)
+                raise
 
     @property
     def installer(self) -> Installer | None:

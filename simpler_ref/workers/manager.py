@@ -31,6 +31,7 @@ from ..errors import (
 )
 from ..jit import layout as L
 from ..system.signals import raise_in, signals_blocked, take_back
+from .containment import Relay
 from .fork_server import GRACE_S
 from .kinds import WorkerKind
 from .loop import serve_mailbox
@@ -71,6 +72,8 @@ class WorkerManager:
         Called when a worker has died, with its number and how it ended, on the thread that noticed.
     while_asking : Callable[[], None]
         Called about ten times a second by a thread whose control request waits.
+    relay : Relay | None
+        What brings what workers print to the streams of this process, if these are no files.
     """
 
     in_threads = False
@@ -94,12 +97,22 @@ class WorkerManager:
         self._ready: set[int] = set()
         """Those of them that are ready: a request may have changed the state of their mailbox since."""
         self.lost = False
+        self._threads: dict[int, threading.Thread] = {}
+        """The workers that are threads of this process."""
+        self._terminated: set[int] = set()
+        """Those that were told to end their task, in vain if that has ended by itself."""
         self.on_death: Callable[[int, int], None] = lambda worker, code: None
         self.while_asking: Callable[[], None] = lambda: None
+        self.relay: Relay | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all workers are at work, as far as is known."""
+        return not (self.lost or self.silent or self.dead or self.starting)
 
     def is_my_thread(self) -> bool:
         """Say whether this thread is one of the workers."""
-        return False
+        return threading.current_thread() in self._threads.values()
 
     def name(self, worker: int) -> str:
         """Return a worker's name for messages: its kind, its index in its pool, its process."""
@@ -148,7 +161,7 @@ class WorkerManager:
         """Return the workers of whose deaths the Scheduler was told, and that are to be replaced now."""
         with self._known:
             gone = self.dead.keys() - self.starting.keys()
-            return sorted(worker for worker in gone if self.kinds[worker].may_be_made())
+        return sorted(worker for worker in gone if self.kinds[worker].may_be_made())
 
     def dead_after(self, limit_s: float) -> list[int]:
         """Return the workers that are dead; if none is, wait so long for one."""
@@ -217,6 +230,7 @@ class WorkerManager:
             self.pids.pop(worker, None)
             self.silent.discard(worker)
             self._ready.discard(worker)
+            self._terminated.discard(worker)
             self.starting[worker] = time.monotonic()
         self._launch(worker)
 
@@ -378,7 +392,7 @@ class WorkerManager:
                 self._settle(worker)
 
     def _unanswered(self, worker: int) -> bool:
-        requested = self._state(worker) == L.CONTROL_REQUEST
+        requested = self._mailbox(worker).state == L.CONTROL_REQUEST
         return requested and worker not in self.dead and worker not in self.silent
 
     def _settle(self, worker: int) -> None:
@@ -403,16 +417,13 @@ class WorkerManager:
                 self._heard_again(worker)
 
     def _heard_again(self, worker: int) -> bool:
-        if self._state(worker) != L.CONTROL_DONE:
+        if self._mailbox(worker).state != L.CONTROL_DONE:
             return False
         self._rescind(worker)
         self.silent.discard(worker)
         self._engine.kernels.release_mailbox(self._engine.mem, worker)
         self._engine.kernels.set_usable(self._engine.mem, worker, 1)
         return True
-
-    def _state(self, worker: int) -> int:
-        return self._mailbox(worker).state
 
     def _read_answer(self, worker: int, error: int) -> int:
         mailbox = self._mailbox(worker)
@@ -502,14 +513,6 @@ class WorkerManager:
             with signals_blocked():
                 self._shut_down()
 
-    @property
-    def relays_output(self) -> bool:
-        """Whether what workers print comes through this process."""
-        return False
-
-    def pass_output_on(self) -> None:
-        """Write what workers have printed so far, if it comes through this process."""
-
     # ------------------------------------------------------------ provided by each mode
     def _get_ready(self, snapshot: Snapshot) -> None:
         """Prepare for making workers with the callables of `snapshot`."""
@@ -549,18 +552,7 @@ class ThreadManager(WorkerManager):
     """
 
     in_threads = True
-
-    def __init__(
-        self, engine: Engine, kinds: Sequence[WorkerKind], start_s: float, control_s: float
-    ) -> None:
-        super().__init__(engine, kinds, start_s, control_s)
-        self._threads: dict[int, threading.Thread] = {}
-        self._terminated: set[int] = set()
-        self._snapshot: Snapshot = {}
-
-    def is_my_thread(self) -> bool:
-        """Say whether this thread is one of the workers."""
-        return threading.current_thread() in self._threads.values()
+    _snapshot: Snapshot
 
     def _get_ready(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot

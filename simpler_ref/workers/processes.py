@@ -6,6 +6,7 @@ Rule     ORCH-FORK-1, ORCH-FORK-2, ORCH-FORK-3, ORCH-MISUSE-2, WM-MODE-1, WM-FOR
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import select
@@ -14,20 +15,19 @@ import socket
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 from ..callables.registry import Snapshot
-from ..engine.memory import Engine
 from ..model import visibility
 from ..system import forks, regions
 from ..system.forks import why_not_fork as why_not_fork
 from ..system.polling import wait_readable
-from ..system.regions import PRIVATE, covers, shared_mappings
+from ..system.regions import PRIVATE, covers, is_private, shared_mappings
 from ..system.signals import put_handlers_back, signals_blocked
 from . import top
-from .containment import Relay, relay, take_over
+from .containment import relay, take_over
 from .fork_server import (
     GRACE_S,
     REPORT,
@@ -49,11 +49,11 @@ class _Disowned(Protocol):
     def disown(self) -> None: ...
 
 
-_hygiene_done = False
 _of_this_process: weakref.WeakKeyDictionary[_Disowned, None] = weakref.WeakKeyDictionary()
 """Workers, and the managers with open descriptors."""
 
 
+@functools.cache
 def fork_hygiene_once() -> None:
     """Prepare the process for forking, once: thread-pool variables and an at-fork hook.
 
@@ -62,10 +62,6 @@ def fork_hygiene_once() -> None:
     where a child could wait for it. A thread takes several locks in this order: the registry of callables
     (`Worker`), the manager, a worker, the scheduler's pass, an allocator (the arena), the tensor map.
     """
-    global _hygiene_done
-    if _hygiene_done:
-        return
-    _hygiene_done = True
     forks.set_variables()
     if os.uname().sysname == "Darwin":
         os.environ.setdefault("KMP_DUPLICATE_LIB_OK", "TRUE")
@@ -93,17 +89,25 @@ Mappings = list[tuple[int, int, str]]
 
 
 class StartMethod:
-    """The start method of one Worker: the option's value, or one chosen at each start.
+    """The start method of one Worker: the option's value, or one chosen at each start; what workers see.
+
+    `sees_all`: the Worker is in the program's process.
 
     Attributes
     ----------
     spawn : bool
         Whether a fresh interpreter makes the workers, or would make them now.
+    own_memory : list[tuple[int, int]]
+        Where the memory of the Worker itself begins and ends.
+    has_started : bool
+        The workers have been started once.
     """
 
-    def __init__(self, given: str | None) -> None:
-        self._given = given
+    def __init__(self, given: str | None, sees_all: bool) -> None:
+        self._given, self._sees_all = given, sees_all
         self.spawn = given == "spawn"
+        self.own_memory: list[tuple[int, int]] = []
+        self.has_started = False
         self._at_start: Mappings = []
         self._inherited: tuple[int, int] | None = None
 
@@ -144,8 +148,19 @@ class StartMethod:
     def _look(self) -> Mappings:
         return regions.spans() if self.spawn else shared_mappings()
 
-    def why_invisible(self, address: int, nbytes: int, started: bool) -> str | None:
-        """Say why workers cannot see some memory of other Workers, or shared by other means; or None."""
+    def why_array_is_invisible(self, array: Any, address: int, nbytes: int) -> str | None:
+        """Say why the workers cannot see the bytes that an array spans; None if they can."""
+        if not self._sees_all and is_private(array):
+            return PRIVATE
+        return self.why_invisible(address, nbytes)
+
+    def why_invisible(self, address: int, nbytes: int) -> str | None:
+        """Say why the workers cannot see some memory; None if they can."""
+        if self._sees_all:
+            return None
+        for low, high in self.own_memory:
+            if low <= address and address + nbytes <= high:
+                return None
         now = covers(self._look(), address, nbytes)
         if now is None:
             if self.spawn and covers(shared_mappings(), address, nbytes) is not None:
@@ -154,9 +169,10 @@ class StartMethod:
                     "(start_method='spawn') do not inherit it"
                 )
             return PRIVATE
-        if started and covers(self._at_start, address, nbytes) != now:
+        if self.has_started and covers(self._at_start, address, nbytes) != now:
             return "it was allocated after the workers were started"
-        if self._given is None and not started and covers(regions.spans(), address, nbytes) is None:
+        is_open = self._given is None and not self.has_started
+        if is_open and covers(regions.spans(), address, nbytes) is None:
             self._inherited = address, nbytes
         return None
 
@@ -169,18 +185,11 @@ class ProcessManager(WorkerManager):
     then marks the worker dead and wakes the Scheduler, which fails the worker's tasks.
     """
 
-    def __init__(
-        self, engine: Engine, kinds: Sequence[WorkerKind], start_s: float, control_s: float
-    ) -> None:
-        super().__init__(engine, kinds, start_s, control_s)
-        self._socket: socket.socket | None = None
-        self._server_fd = -1
-        self._monitor: threading.Thread | None = None
-        self._relay: Relay | None = None
-        self._lifeline: Lifeline | None = None
-        self._killed: set[int] = set()
-        """Workers that the server was told to kill."""
-        self._is_ending = self._waits = False
+    _socket: socket.socket | None = None
+    _server_fd = -1
+    _monitor: threading.Thread | None = None
+    _lifeline: Lifeline | None = None
+    _is_ending = _waits = False
 
     def _get_ready(self, snapshot: Snapshot) -> None:
         limit_threads = forks.limiter()
@@ -198,7 +207,7 @@ class ProcessManager(WorkerManager):
                 return fork_server(in_the_child)
 
         with signals_blocked() as mask:
-            self._relay = relay()
+            self.relay = relay()
             self._make_server(fork, mask, self._draw_entropy())
             self._start_monitor()
 
@@ -218,7 +227,7 @@ class ProcessManager(WorkerManager):
             setup = ServerSetup(
                 sock=theirs.fileno(),
                 parent_fd=parent_fd,
-                pipes={} if self._relay is None else dict(self._relay.pipes),
+                pipes={} if self.relay is None else dict(self.relay.pipes),
                 parent_pid=os.getpid(),
                 signals={int(number) for number in mask},
                 by_main_thread=threading.current_thread() is threading.main_thread(),
@@ -239,22 +248,11 @@ class ProcessManager(WorkerManager):
         monitor = threading.Thread(target=self._watch, name="simpler-monitor", daemon=True)
         monitor.start()
         self._monitor = monitor
-        if self._relay is not None:
-            self._relay.close_writing()
-            self._relay.start()
-
-    @property
-    def relays_output(self) -> bool:
-        """Whether what workers print comes through this process."""
-        return self._relay is not None
-
-    def pass_output_on(self) -> None:
-        """Write what workers have printed so far, if it comes through this process."""
-        if self._relay is not None:
-            self._relay.pass_on()
+        if self.relay is not None:
+            self.relay.close_writing()
+            self.relay.start()
 
     def _launch(self, worker: int) -> None:
-        self._killed.discard(worker)
         self._send(b"F", worker)
 
     def _wait_for_birth(self, worker: int) -> bool:
@@ -262,13 +260,13 @@ class ProcessManager(WorkerManager):
         return worker in self.pids
 
     def _terminate(self, worker: int) -> bool:
-        self._killed.add(worker)
+        self._terminated.add(worker)
         self._send(b"K", worker)
         return True
 
     def _rescind(self, worker: int) -> None:
         """Wait for the death, which cannot be rescinded: it must not come in the next task."""
-        if worker in self._killed:
+        if worker in self._terminated:
             self._wait_for_news(lambda: worker in self.dead or self.lost, GRACE_S)
 
     def _send(self, order: bytes, worker: int) -> None:
@@ -325,8 +323,8 @@ class ProcessManager(WorkerManager):
         self._end_server()
         if self._monitor is not None and self._monitor is not threading.current_thread():
             self._monitor.join()
-        if self._relay is not None:
-            self._relay.close()
+        if self.relay is not None:
+            self.relay.close()
         self._close_descriptors()
 
     def _end_server(self) -> None:
@@ -344,11 +342,10 @@ class ProcessManager(WorkerManager):
             fd, self._server_fd = self._server_fd, -1
             os.close(fd)
         if self._lifeline is not None:
-            lifeline, self._lifeline = self._lifeline, None
-            lifeline.close()
+            self._lifeline.close()
 
     def disown(self) -> None:
         """In a process just forked: close the descriptors, which are those of the parent's manager."""
-        if self._relay is not None:
-            self._relay.abandon()
+        if self.relay is not None:
+            self.relay.abandon()
         self._close_descriptors()

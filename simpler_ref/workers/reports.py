@@ -51,8 +51,7 @@ def with_sources(trace: str) -> str:
 
 def cut_utf8(text: str, limit: int) -> bytes:
     """Return at most `limit` bytes of UTF-8, cut between characters."""
-    raw = text.encode(errors="replace")
-    return raw if len(raw) <= limit else raw[:limit].decode(errors="ignore").encode()
+    return text.encode(errors="replace")[:limit].decode(errors="ignore").encode()
 
 
 def describe_exception(exception: BaseException) -> str:

@@ -231,12 +231,7 @@ class ChildTraces:
                 self._untraced[name] = self._kinds[worker].last_words() or "it is lost"
                 continue
             file = self._file(worker)
-            try:
-                asked = {"file": file, "detail": self._detail}
-                why = _ask(manager, worker, asked).get("why", "")
-            except (ControlError, WorkerLostError) as error:
-                why = str(error)
-            if why:
+            if why := _ask(manager, worker, {"file": file, "detail": self._detail}).get("why"):
                 self._untraced[name] = why
                 log.warning("%s is not traced: %s", name, why)
             else:
@@ -250,13 +245,9 @@ class ChildTraces:
         for worker in manager.present():
             if not self._kinds[worker].has_traces or worker in manager.dead:
                 continue
-            try:
-                while (told := _ask(manager, worker, {"wait_s": WAIT_S})).get("left"):
-                    pass
-                why = told.get("why", "")
-            except (ControlError, WorkerLostError) as error:
-                why = str(error)
-            if why:
+            while (told := _ask(manager, worker, {"wait_s": WAIT_S})).get("left"):
+                pass
+            if why := told.get("why"):
                 if files := [file for file, other in self._files if other == worker]:
                     self._cut_off[files[-1]] = why
                 log.warning("the trace of %s is cut off: %s", worker_name(self._kinds, worker), why)
@@ -269,6 +260,9 @@ class ChildTraces:
 
 
 def _ask(manager: WorkerManager, worker: int, asked: dict[str, Any]) -> dict[str, Any]:
-    answer = manager.exchange(worker, L.TRACE_BELOW, json.dumps(asked).encode())
+    try:
+        answer = manager.exchange(worker, L.TRACE_BELOW, json.dumps(asked).encode())
+    except (ControlError, WorkerLostError) as error:
+        return {"why": str(error)}
     told: dict[str, Any] = json.loads(answer)
     return told

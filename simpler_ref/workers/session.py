@@ -23,7 +23,6 @@ from ..engine.view import slots
 from ..engine.view.mailbox import MailboxView
 from ..errors import ControlError, TaskError, WorkerLostError
 from ..jit import layout as L
-from ..system.regions import PRIVATE, is_private
 from ..system.signals import Failures, signals_blocked
 from ..trace.recorder import TraceRecorder
 from .kinds import NestedWorker, WorkerKind
@@ -131,7 +130,7 @@ class Session:
     ) -> None:
         self.engine = engine
         self.arena = arena
-        self.own_memory = [
+        self.own_memory = method.own_memory = [
             (memory.ctypes.data, memory.ctypes.data + memory.nbytes)
             for memory in (arena.memory, engine.heap)
         ]
@@ -149,8 +148,6 @@ class Session:
         self.orch: _Orchestrator
         self.domains: _Domains
         self.chips: ChipMemory
-        self.has_started = False
-        """Whether all workers have been ready once."""
         self.pid = os.getpid()
         self.endpoints = RemoteWorkers()
         described = weakref.WeakMethod(self._described)  # a recorder does not keep its Worker
@@ -186,14 +183,14 @@ class Session:
             self.domains.forget_members()
             self.manager.on_death = self.domains.note_death
             self.manager.while_asking = partial(self.domains.look_while_asking, self)
-            self.manager.admit(self.manager.start(self.snapshot, self.has_started))
-            self.has_started = True
+            self.manager.admit(self.manager.start(self.snapshot, self.method.has_started))
         self.recorder.start()
         with signals_blocked():
             if self.scheduler is None:
                 scheduler = Scheduler(self.engine, lambda: self.watch().stuck_group())
                 scheduler.start()
                 self.scheduler = scheduler
+                self.method.has_started = True
         if self.manager is not None:
             self.child_traces.begin(self.manager)
 
@@ -302,10 +299,8 @@ class Session:
         No lock is taken, and the kernels notice nothing. Memory that is given back meanwhile stays as
         long as it is looked at.
         """
-        view, ended = (
-            self.engine.view,
-            self.engine.view.ended,
-        )  # first: it is not above the others then
+        view = self.engine.view
+        ended = view.ended  # first: it is not above the others then
         counts = slots.count_tasks(self.engine.mem)
         submitted = view.next_task_id if streaming else view.pushed - self.pushed_before
         rings = [view.ring(number) for number in range(view.ring_count)]
@@ -343,22 +338,20 @@ class Session:
         if manager is None:
             return
         for worker in manager.present():
-            row = Row(worker_name(self.kinds, worker), manager.pids.get(worker), "idle")
-            kind = self.kinds[worker]
+            kind, box = self.kinds[worker], MailboxView(self.engine, worker)
+            name, pid = worker_name(self.kinds, worker), manager.pids.get(worker)
+            if worker in manager.dead:
+                yield Row(name, pid, "lost")
+                continue
+            found = slots.running(self.engine.mem, box.start)
+            queue = max(0, box.given - (found is not None)) + named[worker]
+            row = Row(name, pid, "idle", queue=queue)
+            if found is not None:
+                function = self.callable_name(found.callable, found.key)
+                running_s = max(0, time_ns - found.since_ns) / 1e9
+                row = Row(name, pid, "running", found.task, function, running_s, queue)
             if isinstance(kind, NestedWorker) and (child := kind.inner._life.look()) is not None:
                 row = replace(row, children=(child,))  # it runs in a thread
-            if worker in manager.dead:
-                yield replace(row, state="lost")
-                continue
-            box = MailboxView(self.engine, worker)
-            found = slots.running(self.engine.mem, box.start)
-            row = replace(row, queue=max(0, box.given - (found is not None)) + named[worker])
-            if found is not None:
-                name = self.callable_name(found.callable, found.key)
-                running_s = max(0, time_ns - found.since_ns) / 1e9
-                row = replace(
-                    row, state="running", task=found.task, function=name, running_s=running_s
-                )
             yield row
 
     def _described(self) -> dict[str, Any]:
@@ -428,18 +421,3 @@ class Session:
                 f"this Worker belongs to process {self.pid}; process {os.getpid()}, which was forked "
                 "from it, needs a Worker of its own"
             )
-
-    def why_array_is_invisible(self, array: Any, address: int, nbytes: int) -> str | None:
-        """Say why the workers cannot see the bytes that an array spans; None if they can."""
-        if not self.options.in_process and is_private(array):
-            return PRIVATE
-        return self.why_invisible(address, nbytes)
-
-    def why_invisible(self, address: int, nbytes: int) -> str | None:
-        """Say why the workers cannot see some memory; None if they can."""
-        if self.options.in_process:
-            return None
-        for start, end in self.own_memory:
-            if start <= address and address + nbytes <= end:
-                return None
-        return self.method.why_invisible(address, nbytes, started=self.scheduler is not None)

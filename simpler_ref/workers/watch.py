@@ -12,7 +12,6 @@ import logging
 import os
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from ..engine.introspection import listed, waiting_tasks
 from ..engine.memory import Engine
@@ -29,14 +28,6 @@ _NOBODY_WAITED_S = 2.0
 """Seconds without a look after which what was seen before says nothing: nobody has waited meanwhile."""
 OF_RUN = "Ctrl-C cancels the run, a second one ends the task"
 OF_CALLS = "@task(timeout=…) ends calls that take too long"
-
-
-class RunningTask(NamedTuple):
-    """A worker's oldest task."""
-
-    worker: int
-    task: int
-    name: str
 
 
 class Watch:
@@ -88,7 +79,7 @@ class Watch:
             "%s: waiting for %s: %s; %s %s",
             why,
             count,
-            listed([self._text(one, "on") for one in running]),
+            listed([f"{task} on {name}" for _, task, name in running]),
             remedy,
             ends,
         )
@@ -96,27 +87,26 @@ class Watch:
     def _report(self, remedy: str) -> None:
         """Log what runs and what waits for what, once until a task ends."""
         running = list(self.running())
-        lines = [self._text(one, "is RUNNING on") for one in running]
+        lines = [f"{task} is RUNNING on {name}" for _, task, name in running]
         if waiting := waiting_tasks(self._engine, self._names):
             lines = [*dict.fromkeys([*lines, *waiting]), self.stuck_group()]
         if running:
-            pid = self._manager.pids.get(running[0].worker, os.getpid())
+            pid = self._manager.pids.get(running[0][0], os.getpid())
             lines.append(f"`py-spy dump --pid {pid}` shows what a worker does; {remedy}")
         if lines:
             text = "\n  ".join(filter(None, lines))
             log.warning("no task has ended for %g s:\n  %s", self._stall_s, text)
 
     # ------------------------------------------------------------ running tasks
-    def running(self) -> Iterator[RunningTask]:
-        """Yield the oldest task of each worker that has one."""
+    def running(self) -> Iterator[tuple[int, str, str]]:
+        """Yield each worker that has tasks, and what messages call the oldest of these and the worker."""
+        names = self._names
         for worker in range(len(self._manager.kinds)):
             oldest = MailboxView(self._engine, worker).oldest_task()
             if oldest and worker not in self._manager.dead:
                 task, index, key = oldest
-                yield RunningTask(worker, task, self._names.callable_name(index, key))
-
-    def _text(self, one: RunningTask, how: str) -> str:
-        return f"task {one.task} ({one.name}) {how} {self._manager.name(one.worker)}"
+                called = f"task {task} ({names.callable_name(index, key)})"
+                yield worker, called, names.worker_name(worker)
 
     def ran_before(self, worker: int) -> str:
         """Name the last task that a worker ended before it died, if there is any.
@@ -136,13 +126,11 @@ class Watch:
         if group is None:
             return ""
         busy = [
-            f"{self._manager.name(one.worker)} with task {one.task} ({one.name})"
-            for one in self.running()
-            if one.worker in group.pool
+            f"{name} with {task}" for worker, task, name in self.running() if worker in group.pool
         ]
-        name = self._names.callable_name(group.callable, L.NONE)
+        called = self._names.callable_name(group.callable, L.NONE)
         return (
-            f"task {group.task} ({name}), a group of {group.size}, has "
+            f"task {group.task} ({called}), a group of {group.size}, has "
             f"waited {group.limit_ns / 1e9:g} s for its workers; busy are "
             f"{', '.join(busy) or 'none'}. It starts when enough of them have ended; a larger "
             "pool lets it start earlier"

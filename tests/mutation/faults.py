@@ -224,10 +224,8 @@ FAULTS = (
         ),
         Patch(
             "workers/fork_server.py",
-            "                if fd == self.setup.parent_fd:\n                    self.end_all()\n"
-            "                elif",
-            "                if fd == self.setup.parent_fd:\n                    continue\n"
-            "                elif",
+            "            if fd == self.setup.parent_fd:\n                self.end_all()\n",
+            "            if fd == self.setup.parent_fd:\n                continue\n",
         ),
         Patch(
             "workers/fork_server.py",
@@ -314,7 +312,9 @@ FAULTS = (
         f"{ORCH}/test_misuse.py::"
         "test_shared_memory_from_after_the_start_is_refused_and_from_before_accepted",
         Patch(
-            "workers/processes.py", "        if started and covers(", "        if False and covers("
+            "workers/processes.py",
+            "        if self.has_started and covers(",
+            "        if False and covers(",
         ),
     ),
     fault(
@@ -1049,8 +1049,8 @@ FAULTS = (
         f"{CALLS}/test_joblib.py::test_a_large_array_is_one_copy_that_is_only_read",
         Patch(
             "adapters/joblib_backend.py",
-            "        self._shared = _Shared(self._pool, *self._arrays)\n",
-            "        self._shared = vars(self).get('_shared') or _Shared(self._pool, *self._arrays)\n",
+            "        self._shared = _Shared(self._stream, *self._arrays)\n",
+            "        self._shared = vars(self).get('_shared') or _Shared(self._stream, *self._arrays)\n",
         ),
     ),
     fault(

@@ -38,8 +38,8 @@ def as_a_new_program(body, **variables):
         for name in (*VARIABLES, TOLERANCE):
             os.environ.pop(name, None)
         os.environ.update(variables)
-        processes._hygiene_done = False
-        forks._users.clear()
+        processes.fork_hygiene_once.cache_clear()
+        forks.users_variables.clear()
         body()
 
     with Fork(program) as fork:
