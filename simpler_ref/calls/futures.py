@@ -255,10 +255,9 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
     def __reduce__(self) -> Any:
         if here.nested is not None and self._stream is None:  # of a call that a task has made
             return _itself, (self.result(),)
-        way = (
-            "as an argument or within one" if type(self) is Future else "as an argument of its own"
+        raise TypeError(
+            "a Future cannot be pickled: pass it, or its result(), as an argument or within one"
         )
-        raise TypeError(f"a Future cannot be pickled: pass it, or its result(), {way}")
 
 
 def failed(error: Exception) -> Future:

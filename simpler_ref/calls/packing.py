@@ -237,7 +237,7 @@ class Packer:
                         parts += wire, tag
                         continue
                 form.append(self._add_array(code, tag, parameter, value, parts, items))
-            elif code == ARRAY and (kind in _NUMBERS or issubclass(kind, Future)):
+            elif code == ARRAY and (kind in _NUMBERS or kind is Future):
                 self._refuse_to_write(parameter, value)
             elif kind is float:
                 form.append(VALUE)
@@ -252,8 +252,6 @@ class Packer:
             elif kind is Lease:
                 form.append(VALUE)
                 scalars.append(_integer(value.offset, L.FETCHED | L.VALUE_BLOCK))
-            elif isinstance(value, Future):  # of an executor
-                form.append(self._add_future(value, scalars, items, futures))
             elif parameter.mode is not Mode.VALUE:
                 form.append(self._add_array(code, tag, parameter, value, parts, items))
             else:
