@@ -270,8 +270,7 @@ static PyObject *fetched(struct quick *q, PyObject *future) {
 /* Pack the arguments of a call; return the counts of tensors and scalars, or -1. */
 static int64_t pack(struct quick *q, const PyObject *stream, const struct plan *plan, PyObject *const *args,
                     intptr_t given, int64_t *words) {
-    int64_t scalars[MOST_ARGUMENTS * SCALAR_WORDS], codes = 0, tensors = 0, numbers = 0;
-    int64_t count = given;
+    int64_t scalars[MOST_ARGUMENTS * SCALAR_WORDS], codes = 0, tensors = 0, numbers = 0, count = given;
     while (count < plan->named && plan->parameters[count].given != NULL)
         count++;
     for (int64_t i = 0; i < count; i++) {
