@@ -61,7 +61,7 @@ def describe_exception(exception: BaseException) -> str:
     except BaseException as broken:  # a __str__ that raises
         text = f"(its text cannot be shown: {type(broken).__name__})"
     if not isinstance(exception, TaskError):
-        text = f"{type(exception).__name__}: {text}".removesuffix(": ")
+        text = f"{type(exception).__name__}: {text}"
     return text.replace("\0", "\\0")
 
 
