@@ -14,7 +14,9 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 
 from .errors import RemoteError, WorkerStartError
+from .remote.daemon import Daemon
 from .remote.fleets import read_manifest
+from .remote.keys import read_pair, write_pair
 from .remote.limits import ANY_MODULE
 from .remote.manifest import Announcement, to_line
 
@@ -31,8 +33,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         if given.make_keys:
-            from .remote.keys import write_pair  # an error of this module if pyzmq is missing
-
             write_pair(given.make_keys)
             return 0
         if given.listen:
@@ -84,9 +84,6 @@ def _parser() -> argparse.ArgumentParser:
 
 def listen(parser: argparse.ArgumentParser, given: argparse.Namespace) -> int:
     """Start sessions for parents until Ctrl-C or SIGTERM."""
-    from .remote.daemon import Daemon
-    from .remote.keys import read_pair
-
     if not given.keys and not given.insecure:
         parser.error("give --keys FILE (--make-keys makes one), or --insecure to go without")
     for name in given.module:

@@ -18,12 +18,22 @@ from .fields import WireError
 from .frames import AnyFrameType, Frame, FrameHeader, FrameType, decode_frame, encode_frame
 from .limits import FRAME_HEADER_BYTES, MAX_FRAME_PAYLOAD_BYTES
 
-try:
-    zmq: Any = importlib.import_module("zmq")
-except ImportError as error:
-    raise RemoteError(
-        f"endpoints need pyzmq ({error}): pip install 'simpler_ref[remote]'"
-    ) from error
+
+class _Zmq:
+    """pyzmq, imported when something of it is first used: a program may do without."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            module = importlib.import_module("zmq")
+        except ImportError as error:
+            raise RemoteError(
+                f"endpoints need pyzmq ({error}): pip install 'simpler_ref[remote]'"
+            ) from error
+        vars(self).update(vars(module))
+        return getattr(module, name)
+
+
+zmq: Any = _Zmq()
 
 HEARTBEAT_MS = 200
 EVENTS, POLLIN, SNDMORE = 15, 1, 2
