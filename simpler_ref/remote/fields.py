@@ -147,7 +147,7 @@ def one_of(*members: enum.IntEnum) -> Kind:
     known = {one.value: one for one in members}
 
     def member(value: Any) -> enum.IntEnum:
-        if value not in known:
+        if value not in members:
             names = ", ".join(f"{one.name} {one.value}" for one in members)
             raise WireError(f"{value!r} is not one of {names}")
         return known[value]

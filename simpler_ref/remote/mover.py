@@ -285,7 +285,8 @@ class Mover:
         try:
             header = windows.decode(parts[0] if parts else b"")
             fail_point("moving")
-            if header.kind == windows.Kind.GET and not self._windows.has(header.key):
+            is_get = header.kind == windows.Kind.GET and len(parts) == 1
+            if is_get and not self._windows.has(header.key):
                 while len(self._gets) >= MOST_GETS:
                     del self._gets[next(iter(self._gets))]
                 self._gets.setdefault(header.key, []).append((peer, parts))
@@ -294,7 +295,7 @@ class Mover:
                 for one, asked in self._gets.pop(header.key, ()):
                     self._serve_one(one, asked)
                 return
-            if header.kind in (windows.Kind.READ, windows.Kind.GET) and len(parts) <= 2:
+            if is_get or (header.kind == windows.Kind.READ and len(parts) <= 2):
                 several = [header]
                 if len(parts) == 2:
                     several = windows.decode_windows(header, parts[1].bytes)

@@ -127,10 +127,7 @@ class Stores:
     def take(self, request: buffers.ImportBufferRequest) -> buffers.ImportBufferResult:
         """Import what another endpoint has exported."""
         exported = request.export_desc
-        if request.importer_endpoint_id != self._endpoint_id:
-            raise ValueError(
-                f"importer {request.importer_endpoint_id} is not this endpoint, {self._endpoint_id}"
-            )
+        self._require_importer(request)
         _require_profile(exported.transport_profile)
         address = str(json.loads(exported.transport_descriptor)["address"])
         made = buffers.ImportBufferResult(
@@ -150,8 +147,15 @@ class Stores:
 
     def release(self, request: buffers.ReleaseImportRequest) -> None:
         """Forget what was imported."""
+        self._require_importer(request)
         self._find_import(request, request.import_id)
         del self._imports[request.import_id]
+
+    def _require_importer(self, request: Any) -> None:
+        if request.importer_endpoint_id != self._endpoint_id:
+            raise ValueError(
+                f"importer {request.importer_endpoint_id} is not this endpoint, {self._endpoint_id}"
+            )
 
     def _find_import(self, part: Any, number: int) -> _Import:
         found = self._imports.get(number)

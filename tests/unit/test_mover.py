@@ -372,6 +372,10 @@ GARBAGE = {
         MANY.encode(),
         windows.encode_windows([ONE] * (MOST_TOGETHER + 1)),
     ],
+    "a wait for several windows": [
+        REQUEST._replace(kind=Kind.GET, key=KEY + 1).encode(),
+        windows.encode_windows([ONE] * 100),
+    ],
     "no data": [STORE.encode()],
     "too little data": [STORE.encode(), bytes(99)],
     "too much data": [STORE.encode(), bytes(101)],
