@@ -330,7 +330,11 @@ def _reserve(
     """Reserve addresses: those given, or some that are probably free in a fresh interpreter."""
     kind = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
     if address is not None:
-        return _mmap(address, nbytes, 0, kind | _MAP_FIXED_NOREPLACE)
+        got = _mmap(address, nbytes, 0, kind | _MAP_FIXED_NOREPLACE)
+        if got != address:  # a kernel before 4.17 treats the address as a hint
+            _libc.munmap(got, nbytes)
+            raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
+        return got
     low, high = among
     room = high - low - nbytes
     for _ in range(_ATTEMPTS if room > 0 else 0):

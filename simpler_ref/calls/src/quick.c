@@ -627,7 +627,7 @@ EXPORT PyObject *simpler_ref_quick(PyObject *numbers, PyObject *objects) {
     for (int i = 0; made != NULL && i < METHODS; i++)
         PyTuple_SetItem(made, i, PyCFunction_NewEx(&methods[i], self, objects));
     Py_DecRef(self); /* the functions keep it */
-    return made;
+    return PyErr_Occurred() == NULL ? made : NULL;
 }
 
 /* The sizes of what quick.py packs. */
