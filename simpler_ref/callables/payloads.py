@@ -66,10 +66,8 @@ def require_serialised(name: str, payload: bytes, running: bool = False) -> None
     where = "workers in a fresh interpreter"
     remedy = "make what it needs in the task, or give Worker(start_method='fork')"
     if running:
-        where, remedy = (
-            "workers that run already",
-            "register it before Worker.start or the first run",
-        )
+        where = "workers that run already"
+        remedy = "register it before Worker.start or the first run"
     raise TypeError(f"{name} cannot be serialised for {where} ({why}); {remedy}")
 
 

@@ -320,9 +320,8 @@ def _answer(asking: Any) -> None:
                 kind, number, name, args, kwargs = pickle.loads(request)
                 for one in (*args, *kwargs.values()):
                     if isinstance(one, np.ndarray) and is_private(one):
-                        one.flags.writeable = (
-                            False  # a copy, whose owner would miss what is written
-                        )
+                        # a copy, whose owner would miss what is written
+                        one.flags.writeable = False
                 answer = _pickled((_call(kind, number, name, args, kwargs).result(), None))
             except BaseException as error:
                 answer = pickle.dumps((None, outcomes.error_block(error)))

@@ -309,10 +309,8 @@ def draw_entropy(beside: int) -> Entropy:
     found = Entropy(random=_digest(repr(random.getstate()).encode(), f"{start}"))
     if np_random := sys.modules.get("numpy.random"):
         state = pickle.dumps(np_random.get_state(legacy=False), protocol=4)
-        is_seeded = (
-            np_random.get_bit_generator().seed_seq is None
-        )  # there is one until `seed` is called
-        found["numpy"] = _digest(state, f"{beside if is_seeded else start}")
+        seeds = np_random.get_bit_generator().seed_seq  # none, once `seed` was called
+        found["numpy"] = _digest(state, f"{beside if seeds is None else start}")
     if torch := sys.modules.get("torch"):
         found["torch"] = _digest(bytes(torch.get_rng_state().numpy()), f"{start}")
     return found

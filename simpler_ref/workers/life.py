@@ -521,9 +521,8 @@ class Life:
                 return
             try:
                 with self.registry.lock:  # a registration finds all workers made, or none
-                    self.needs_start = (
-                        True  # should this be cut short, the next run does it all again
-                    )
+                    # should this be cut short, the next run does it all again
+                    self.needs_start = True
                     if anew:
                         if self.options.child_mode == "process":
                             self._send_children_away()
