@@ -40,6 +40,7 @@ class _Calls(Protocol):
     def watch(self, future: Future) -> None: ...
     def be_silent_of(self, future: Future) -> None: ...
     def has_settled(self, slot: int) -> bool: ...
+    def see_to_workers(self) -> None: ...
     def is_running(self, slot: int) -> bool: ...
     def describe(self, slot: int) -> str: ...
 
@@ -181,7 +182,10 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
     def done(self) -> bool:
         """Say whether the call has ended."""
         stream, slot = self._stream, self._slot
-        return stream is None or not slot or stream.has_settled(slot) or not self._slot
+        if stream is None or not slot or stream.has_settled(slot):
+            return True
+        stream.see_to_workers()
+        return not self._slot
 
     def running(self) -> bool:
         """Say whether a worker runs the call."""

@@ -433,6 +433,12 @@ class Stream:
         self._kernels.strand(self._mem, 0)
         self._start_quick()
 
+    def see_to_workers(self) -> None:
+        """Replace dead workers, as who waits does: a program may ask again and again instead."""
+        manager = self._session.manager
+        if manager is not None and (manager.dead or manager.starting):
+            self.wait_for_end(0, 0, lambda: True)
+
     def _lose_calls_of(self, dead: Sequence[int]) -> None:
         """Fail the calls that dead workers had; keep the names of these, and free their memory."""
         self._kernels.settle_deaths(self._mem)
@@ -628,6 +634,7 @@ class Stream:
                 if deadline is not None:
                     rest_ns = min(int((deadline - time.monotonic()) * 1e9), PARK_NS)
                     if rest_ns <= 0:
+                        self.see_to_workers()
                         return False
                 self._wait_a_while(event, rest_ns, future, slot)
                 slot = future._slot

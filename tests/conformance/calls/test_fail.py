@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import contextlib
 import gc
 import os
 import signal
@@ -100,6 +101,26 @@ def test_a_dead_worker_fails_its_call_and_its_successor_makes_the_others():
             assert lost.exception().pid == pid and f"(pid {pid})" in str(lost.exception())
             assert [one.result() for one in others] == [i + 1 for i in range(20)]
             assert w.worker_pids() != [pid] and len(w.worker_pids()) == 1
+
+
+def has_value(future):
+    """Say whether a call has returned something, without waiting for it."""
+    with contextlib.suppress(concurrent.futures.TimeoutError):
+        future.result(timeout=0)
+        return True
+    return False
+
+
+@pytest.mark.spec("CALL-FAIL-4")
+@pytest.mark.parametrize("ask", [sr.Future.done, has_value])
+def test_a_dead_worker_has_a_successor_if_a_program_only_asks_whether_calls_have_ended(ask):
+    with sr.Worker(num_sub_workers=1) as w:
+        w.submit(os.getpid).result()
+        lost, others = die(), [add(i, 1) for i in range(3)]
+        for one in others:
+            wait_until(lambda one=one: ask(one))
+        assert isinstance(lost.exception(), sr.WorkerLostError)
+        assert [one.result() for one in others] == [1, 2, 3]
 
 
 @pytest.mark.spec("CALL-FAIL-4")

@@ -366,6 +366,18 @@ def test_a_killed_endpoint_fails_the_call_it_runs_and_others_go_on(tmp_path):
         wait_until(lambda: add(1, 1).result() == 2 and all(one["alive"] for one in w.endpoints()))
 
 
+@pytest.mark.slow("starts a session anew")
+@pytest.mark.spec("CALL-FAR-10")
+def test_a_program_that_only_asks_whether_calls_have_ended_gets_a_new_session():
+    with opened(1, mailbox_depth=1) as w:
+        assert add(1, 1).result() == 2
+        os.kill(w.endpoints()[0]["pid"], signal.SIGKILL)
+        wait_until(lambda: not w.endpoints()[0]["alive"])
+        waits = add(1, 2)
+        wait_until(waits.done)
+        assert waits.result() == 3
+
+
 @pytest.mark.long
 @pytest.mark.spec("CALL-FAR-10")
 def test_calls_of_an_endpoint_that_stays_lost_run_elsewhere(tmp_path):
