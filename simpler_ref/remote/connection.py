@@ -9,6 +9,7 @@ Rule     REMOTE-LINK-7, REMOTE-FAIL-4, REMOTE-HEALTH-1
 from __future__ import annotations
 
 import importlib
+import logging
 import math
 import struct
 from typing import Any
@@ -17,6 +18,8 @@ from ..errors import RemoteError
 from .fields import WireError
 from .frames import AnyFrameType, Frame, FrameHeader, FrameType, decode_frame, encode_frame
 from .limits import FRAME_HEADER_BYTES, MAX_FRAME_PAYLOAD_BYTES
+
+log = logging.getLogger("simpler_ref")
 
 
 class _Zmq:
@@ -92,6 +95,14 @@ def receive_parts(socket: Any, most_copied: int = 1 << 30) -> list[Any]:
         parts.append(frame.bytes if len(parts) < most_copied else frame)
         if not frame.more:
             return parts
+
+
+def log_refusal() -> None:
+    """Log that a monitor tells of a client that is not admitted: EVENT_HANDSHAKE_FAILED_PROTOCOL.
+
+    One that only has a key of its own that is not admitted is logged where that is asked about.
+    """
+    log.warning("refused a connection: it has other keys, or one side has none")
 
 
 def read_event(monitor: Any, flags: int = 0) -> tuple[int, int]:

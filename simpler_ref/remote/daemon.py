@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from ..errors import RemoteError
 from ..system.values import tcp_address
-from .connection import prepare, zmq
+from .connection import log_refusal, prepare, read_event, zmq
 from .fleets import SessionProcess, read_manifest, session_command
 from .keys import KeyPair, secure_server
 from .manifest import Manifest, allows, to_line
@@ -92,6 +92,7 @@ class Daemon:
             self._context.destroy(linger=0)
             raise RemoteError(f"cannot listen at {listen!r}: {error}") from None
         self.address: str = self._socket.last_endpoint.decode()
+        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
         self._interface: str = self.address.partition("//")[2].rpartition(":")[0]
 
     def serve(self) -> None:
@@ -99,12 +100,16 @@ class Daemon:
         while not self._is_over:
             poller = zmq.Poller()
             poller.register(self._socket, zmq.POLLIN)
+            poller.register(self._monitor, zmq.POLLIN)
             for one in self._hosted.values():
                 if not one.has_ended:  # else its parent does not read: each tick is soon enough
                     poller.register(one.place.fileno(), zmq.POLLIN)
             poller.poll(TICK_MS)
             while self._socket.poll(0):
                 self._obey(*self._socket.recv_multipart())
+            while self._monitor.poll(0):
+                read_event(self._monitor)
+                log_refusal()
             for one in list(self._hosted.values()):
                 self._tell(one)
 

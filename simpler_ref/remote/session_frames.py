@@ -96,7 +96,8 @@ class SessionFrames:
         self._socket.setsockopt(zmq.RCVTIMEO, int(LOOK_S * 1000))
         self._health = self.router()
         self._sockets += self._socket, self._health
-        self._monitors = [one.get_monitor_socket(zmq.EVENT_DISCONNECTED) for one in self._sockets]
+        events = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+        self._monitors = [one.get_monitor_socket(events) for one in self._sockets]
         self._wake, self._woken = os.pipe()
 
     def router(self, **how: float) -> Any:
@@ -153,7 +154,10 @@ class SessionFrames:
             if self._ended in ready and not os.read(self._ended, 1):
                 why = "its starter is gone"
             elif ended := [one for one in monitors if one in ready]:
-                if connection.read_event(ended[0])[1] in self._descriptors:
+                event, number = connection.read_event(ended[0])
+                if event != zmq.EVENT_DISCONNECTED:
+                    connection.log_refusal()
+                elif number in self._descriptors:
                     why = "the connection to the parent has ended"
             elif self._health in ready:
                 self._answer_health()

@@ -22,7 +22,7 @@ from simpler_ref.remote.host_fleet import HostFleet
 from simpler_ref.remote.manifest import to_line
 
 from ..sessions import DEADLINE_S, manifest, parent_of, stand_in
-from ..support import sample
+from ..support import sample, wait_until
 from ..system.programs import dies
 
 ROOT = Path(__file__).parents[2]
@@ -41,10 +41,15 @@ OPEN = {"parent_key": "", "group_key": "", "group_secret": ""}
 
 @contextmanager
 def daemon(tmp_path, *options, listen="tcp://127.0.0.1:*", tick_ms=10):
-    """Run a daemon; yield its process, with its address."""
+    """Run a daemon; yield its process, with its address; `log` in the folder has what it logs."""
     words = str(tick_ms), stand_in(tmp_path), "--listen", listen, *options
     command = [sys.executable, "-c", DAEMON, *words]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+    with (
+        open(tmp_path / "log", "w") as log,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT
+        ) as process,
+    ):
         try:
             process.address = process.stdout.readline().split()[-1]
             yield process
@@ -146,13 +151,14 @@ def test_a_session_ends_when_its_parent_is_killed_or_silent(served, key_file, nu
 
 
 # ---------------------------------------------------------------- who is refused, and for what
-def test_other_keys_and_none_are_refused_and_the_daemon_serves_on(served, fleet, tmp_path):
+def test_other_keys_and_none_are_refused_and_the_daemon_serves_on(served, fleet, folder, tmp_path):
     keys.write_pair(tmp_path / "others")
     other = HostFleet([served.address], keys=tmp_path / "others")
     assert "other keys" in refused(other, manifest())
     with pytest.warns(RuntimeWarning, match="insecure=True: whoever reaches"):
         without = HostFleet([served.address], insecure=True)
     assert "one side has none" in refused(without, manifest(OPEN))
+    wait_until(lambda: (folder / "log").read_text().count("refused a connection: it has") >= 2)
     fleet.start(manifest(), 0).stop(DEADLINE_S)
 
 

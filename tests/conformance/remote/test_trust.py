@@ -23,13 +23,15 @@ def test_connections_are_encrypted_unless_that_is_given_up_with_a_warning(caplog
 
 @pytest.mark.spec("REMOTE-TRUST-1", "REMOTE-TRUST-2")
 @pytest.mark.slow("a stranger is refused only when its time is up")
-def test_only_the_parents_key_is_admitted_and_its_hello_once():
+def test_only_the_parents_key_is_admitted_and_its_hello_once(capfd):
     pair = new_pair()
     with session(pair) as (place, connect):
         for keys in (new_pair(), None):
             client = connect(keys)
             client.send(FrameType.SHUTDOWN)
             assert client.hear(1.0) is None
+        told = capfd.readouterr().err
+        assert "is not admitted" in told and "refused a connection: it has other keys" in told
         first = connect()
         first.greet()
         second = connect()
