@@ -151,6 +151,7 @@ WRONG = [
     ({"scalars": ["5"]}, r"scalars\[0\]: scalar '5' is a str"),
     ({"scalars": [[1, 2]]}, r"scalars\[0\]: scalar \[1, 2\] is a list.*or an array"),
     ({"scalars": np.zeros(3)}, r"scalars has shape \(3,\)"),
+    ({"scalars": [np.zeros((8, 2))]}, r"scalars\[0\] has shape \(8, 2\); a column"),
     ({"scalars": [1 << 64]}, "does not fit 64 bits"),
     ({"count": 1 << 63}, "count=9223372036854775808 is out of range"),
     ({"scalars": np.zeros((2, 1900))}, "the arguments take 15208 bytes"),
