@@ -1,78 +1,58 @@
 """Public names of the original: modules, their names, members of classes, and names of parameters.
 
-`Class.member(parameter, …)` has at least these parameters; `Class(parameter, …)` is how one is made.
+`Class: member(parameter, …) …;` are members, with at least these parameters; `Class(parameter, …)` is how
+one is made.
 """
 
 ORIGINAL = {
     "simpler.worker": """
         Worker(level, num_sub_workers, heap_ring_size, device_id, device_ids, platform, runtime,
-        py_control_timeout_s) Worker.register(target, workers) Worker.unregister(handle)
-        Worker.add_worker(worker) Worker.init Worker.run(callable) Worker.run(args, config)
-        Worker.close Worker.malloc(size, worker_id) Worker.free(ptr, worker_id)
-        Worker.copy_to(dst, src, size, worker_id) Worker.copy_from(dst, src, size, worker_id)
-        Worker.live_domains Worker.add_remote_worker(spec)
-        Worker.remote_malloc(worker, nbytes) Worker.remote_free Worker.remote_copy_to
-        Worker.remote_copy_from Worker.remote_export(offset, nbytes, access, transport_profile)
-        Worker.remote_import(worker, access) Worker.remote_release_import RemoteCallable
-        RemoteTaskArgs RemoteTensorRef.host_inline(shape, dtype) RemoteTensorRef(handle, offset,
-        shape, dtype) RemoteWorkerSpec
+        py_control_timeout_s); Worker: register(target, workers) unregister(handle)
+        add_worker(worker) init run(callable) run(args, config) close malloc(size, worker_id)
+        free(ptr, worker_id) copy_to(dst, src, size, worker_id) copy_from(dst, src, size,
+        worker_id) live_domains add_remote_worker(spec) remote_malloc(worker, nbytes) remote_free
+        remote_copy_to remote_copy_from remote_export(offset, nbytes, access, transport_profile)
+        remote_import(worker, access) remote_release_import; RemoteCallable RemoteTaskArgs;
+        RemoteTensorRef: host_inline(shape, dtype); RemoteTensorRef(handle, offset, shape, dtype)
+        RemoteWorkerSpec
     """,
     "simpler.orchestrator": """
-        Orchestrator.submit_next_level(callable_handle, args, config, worker)
-        Orchestrator.submit_next_level_group(callable_handle, args_list, config, workers)
-        Orchestrator.submit_sub(callable_handle, args)
-        Orchestrator.submit_sub_group(callable_handle, args_list) Orchestrator.alloc(shape, dtype)
-        Orchestrator.malloc(worker_id, size) Orchestrator.free(worker_id, ptr)
-        Orchestrator.copy_to(worker_id, dst, src, size) Orchestrator.copy_from(worker_id, dst,
-        src, size) Orchestrator.scope Orchestrator.scope_begin Orchestrator.scope_end
-        Orchestrator.allocate_domain(name, workers, window_size, buffers)
-        Orchestrator.release_domain(handle)
+        Orchestrator: submit_next_level(callable_handle, args, config, worker)
+        submit_next_level_group(callable_handle, args_list, config, workers)
+        submit_sub(callable_handle, args) submit_sub_group(callable_handle, args_list)
+        alloc(shape, dtype) malloc(worker_id, size) free(worker_id, ptr) copy_to(worker_id, dst,
+        src, size) copy_from(worker_id, dst, src, size) scope scope_begin scope_end
+        allocate_domain(name, workers, window_size, buffers) release_domain(handle)
     """,
     "simpler.task_interface": """
-        TaskArgs.add_tensor TaskArgs.add_scalar TaskArgs.tensor TaskArgs.scalar TaskArgs.tag
-        TaskArgs.set_tag TaskArgs.tensor_count TaskArgs.scalar_count TaskArgs.clear
-        TaskArgs.__len__ ContinuousTensor.make(data, shapes, dtype, child_memory)
-        ContinuousTensor.data ContinuousTensor.shapes ContinuousTensor.dtype
-        ContinuousTensor.ndims ContinuousTensor.child_memory ContinuousTensor.nbytes
-        DataType.FLOAT32 TensorArgType.OUTPUT_EXISTING ArgDirection.INOUT WorkerType.SUB
-        TaskState.CONSUMED get_element_size get_dtype_name scalar_to_uint64 arg_direction_name
-        read_args_from_blob CallConfig.validate CallConfig.block_dim CallConfig.aicpu_thread_num
-        CallConfig.enable_l2_swimlane CallConfig.enable_dump_tensor CallConfig.enable_pmu
-        CallConfig.enable_dep_gen CallConfig.enable_scope_stats CallConfig.output_prefix
-        CallConfig.runtime_env RuntimeEnv.ring_task_window RuntimeEnv.ring_heap
-        RuntimeEnv.ring_dep_pool CoreCallable.build(signature, binary) CoreCallable.binary_size
-        CoreCallable.buffer_ptr CoreCallable.buffer_size CoreCallable.sig CoreCallable.sig_count
-        ChipCallable.build(signature, func_name, binary, children, config_name)
-        ChipCallable.from_bytes ChipCallable.buffer_ptr ChipCallable.buffer_size ChipCallable.sig
-        ChipCallable.sig_count ChipCallable.child ChipCallable.child_func_id
-        ChipCallable.child_count ChipCallable.child_offset ChipCallable.binary_size
-        ChipStorageTaskArgs.add_tensor ChipStorageTaskArgs.add_scalar ChipStorageTaskArgs.tensor
-        ChipStorageTaskArgs.scalar ChipStorageTaskArgs.tensor_count
-        ChipStorageTaskArgs.scalar_count ChipStorageTaskArgs.clear ChipStorageTaskArgs.__len__
-        ChipStorageTaskArgs.__ptr__ ChipStorageTaskArgs.sizeof ChipWorker.init(device_id, bins)
-        ChipWorker.finalize ChipWorker.prepare_callable ChipWorker.unregister_callable
-        ChipWorker.run(config) ChipWorker.malloc ChipWorker.free ChipWorker.copy_to
-        ChipWorker.copy_from ChipWorker.device_id ChipWorker.initialized
-        ChipWorker.comm_init(rank, nranks, rootinfo_path)
-        ChipWorker.comm_alloc_windows(comm_handle, win_size)
-        ChipWorker.comm_get_local_window_base(comm_handle)
-        ChipWorker.comm_get_window_size(comm_handle) ChipWorker.comm_derive_context(comm_handle,
-        rank_ids, domain_rank, window_offset, window_size) ChipWorker.comm_barrier(comm_handle)
-        ChipWorker.comm_destroy(comm_handle) ChipWorker.comm_destroy_all MAILBOX_SIZE
-        MAILBOX_OFF_ERROR_MSG MAILBOX_ERROR_MSG_SIZE CONTINUOUS_TENSOR_MAX_DIMS
-        MAX_REGISTERED_CALLABLE_IDS COMM_MAX_RANK_NUM CommBufferSpec(name, dtype, count, nbytes,
-        load_from_host, store_to_host) ChipDomainContext.name ChipDomainContext.domain_rank
-        ChipDomainContext.domain_size ChipDomainContext.device_ctx
-        ChipDomainContext.local_window_base ChipDomainContext.actual_window_size
-        ChipDomainContext.buffer_ptrs CommDomainHandle.name CommDomainHandle.workers
-        CommDomainHandle.allocation_id CommDomainHandle.contexts CommDomainHandle.released
-        CommDomainHandle.freed CommDomainHandle.release RunTiming.host_wall_ns
-        RunTiming.device_wall_ns RunTiming.host_wall_us RunTiming.device_wall_us
-        get_inner_handle(hashid)
+        TaskArgs: add_tensor add_scalar tensor scalar tag set_tag tensor_count scalar_count clear
+        __len__; ContinuousTensor: make(data, shapes, dtype, child_memory) data shapes dtype ndims
+        child_memory nbytes; DataType: FLOAT32; TensorArgType: OUTPUT_EXISTING; ArgDirection:
+        INOUT; WorkerType: SUB; TaskState: CONSUMED; get_element_size get_dtype_name
+        scalar_to_uint64 arg_direction_name read_args_from_blob; CallConfig: validate block_dim
+        aicpu_thread_num enable_l2_swimlane enable_dump_tensor enable_pmu enable_dep_gen
+        enable_scope_stats output_prefix runtime_env; RuntimeEnv: ring_task_window ring_heap
+        ring_dep_pool; CoreCallable: build(signature, binary) binary_size buffer_ptr buffer_size
+        sig sig_count; ChipCallable: build(signature, func_name, binary, children, config_name)
+        from_bytes buffer_ptr buffer_size sig sig_count child child_func_id child_count
+        child_offset binary_size; ChipStorageTaskArgs: add_tensor add_scalar tensor scalar
+        tensor_count scalar_count clear __len__ __ptr__ sizeof; ChipWorker: init(device_id, bins)
+        finalize prepare_callable unregister_callable run(config) malloc free copy_to copy_from
+        device_id initialized comm_init(rank, nranks, rootinfo_path)
+        comm_alloc_windows(comm_handle, win_size) comm_get_local_window_base(comm_handle)
+        comm_get_window_size(comm_handle) comm_derive_context(comm_handle, rank_ids, domain_rank,
+        window_offset, window_size) comm_barrier(comm_handle) comm_destroy(comm_handle)
+        comm_destroy_all; MAILBOX_SIZE MAILBOX_OFF_ERROR_MSG MAILBOX_ERROR_MSG_SIZE
+        CONTINUOUS_TENSOR_MAX_DIMS MAX_REGISTERED_CALLABLE_IDS COMM_MAX_RANK_NUM
+        CommBufferSpec(name, dtype, count, nbytes, load_from_host, store_to_host);
+        ChipDomainContext: name domain_rank domain_size device_ctx local_window_base
+        actual_window_size buffer_ptrs; CommDomainHandle: name workers allocation_id contexts
+        released freed release; RunTiming: host_wall_ns device_wall_ns host_wall_us
+        device_wall_us; get_inner_handle(hashid)
     """,
     "simpler.callable_identity": """
-        CallableHandle.hashid CallableHandle.kind CallableHandle.target_namespace
-        CallableHandle.digest build_chip_callable_descriptor(target, platform, runtime)
+        CallableHandle: hashid kind target_namespace digest;
+        build_chip_callable_descriptor(target, platform, runtime)
         build_python_serialized_descriptor(payload) build_python_import_descriptor(module,
         qualname) compute_callable_hashid(descriptor) hashid_to_digest(hashid)
         validate_hashid(hashid) parse_python_import_target(target)
@@ -83,19 +63,19 @@ ORIGINAL = {
         TARGET_NAMESPACE_REMOTE_TASK_DISPATCHER
     """,
     "simpler.remote_l3_protocol": """
-        FrameType.HELLO ControlName.COMM_INIT RemoteRegistryTarget.INNER_L3_WORKER
-        CallableKind.PYTHON_IMPORT ChipCallableBlobLocation.STAGED_BLOB ReadyState.READY
-        RemoteAddressSpace.UB_LDST FrameHeader(frame_type, session_id, endpoint_id, sequence,
+        FrameType: HELLO; ControlName: COMM_INIT; RemoteRegistryTarget: INNER_L3_WORKER;
+        CallableKind: PYTHON_IMPORT; ChipCallableBlobLocation: STAGED_BLOB; ReadyState: READY;
+        RemoteAddressSpace: UB_LDST; FrameHeader(frame_type, session_id, endpoint_id, sequence,
         payload_bytes, flags) Frame(header, payload) HelloPayload(session_id, endpoint_id,
         protocol_version, comm_profile, feature_flags, ready_state)
         RemoteTensorDesc(address_space, owner_endpoint_id, buffer_id, offset, nbytes, remote_addr,
         rkey_or_token, generation, inline_payload_offset, inline_payload_len, flags)
-        RemoteTensorSidecar(present, desc)
-        RemoteTaskArgsWire(tensor_metadata, remote_desc, scalars, inline_payload)
-        TaskPayloadWire(callable_digest, config, args) ControlPayload(control_name,
-        control_version, command_bytes) RegisterCallableCommand(target_registry, callable_kind,
-        digest, payload_version, payload) DigestCallableCommand(target_registry, callable_kind,
-        digest) ExportBufferRequest(owner_endpoint_id, buffer_id, generation, offset, nbytes,
+        RemoteTensorSidecar(present, desc) RemoteTaskArgsWire(tensor_metadata, remote_desc,
+        scalars, inline_payload) TaskPayloadWire(callable_digest, config, args)
+        ControlPayload(control_name, control_version, command_bytes)
+        RegisterCallableCommand(target_registry, callable_kind, digest, payload_version, payload)
+        DigestCallableCommand(target_registry, callable_kind, digest)
+        ExportBufferRequest(owner_endpoint_id, buffer_id, generation, offset, nbytes,
         access_flags, transport_profile) ExportBufferResult(address_space, export_id, ub_ldst_va,
         access_flags, transport_profile, transport_descriptor)
         ImportBufferRequest(importer_endpoint_id, requested_access_flags, export_desc)
@@ -124,25 +104,22 @@ ORIGINAL = {
     "simpler.env_manager": "get(name, default) ensure(name)",
     "simpler.log_levels": "V0 V5 V9 NUL",
     "simpler_setup": """
-        SceneTestCase.run_module scene_test(level, runtime) TaskArgsBuilder.specs Tensor(name,
-        value) Scalar(name, value) CallableNamespace.keep KernelCompiler RuntimeBuilder
-        ensure_pto_isa_root extract_text_section make_tensor_arg torch_dtype_to_datatype
+        SceneTestCase: run_module; scene_test(level, runtime); TaskArgsBuilder: specs;
+        Tensor(name, value) Scalar(name, value); CallableNamespace: keep; KernelCompiler
+        RuntimeBuilder ensure_pto_isa_root extract_text_section make_tensor_arg
+        torch_dtype_to_datatype
     """,
     "simpler_setup.torch_interop": "make_tensor_arg(tensor) torch_dtype_to_datatype(dt)",
     "simpler_setup.kernel_compiler": """
-        KernelCompiler(platform) KernelCompiler.compile_incore(source_path, core_type,
-        pto_isa_root, extra_include_dirs, build_dir)
-        KernelCompiler.compile_orchestration(runtime_name, source_path, extra_include_dirs,
-        build_dir) KernelCompiler.get_orchestration_include_dirs(runtime_name)
-        KernelCompiler.get_platform_include_dirs KernelCompiler.get_incore_include_dirs
-        KernelCompiler.project_root
+        KernelCompiler(platform); KernelCompiler: compile_incore(source_path, core_type,
+        pto_isa_root, extra_include_dirs, build_dir) compile_orchestration(runtime_name,
+        source_path, extra_include_dirs, build_dir) get_orchestration_include_dirs(runtime_name)
+        get_platform_include_dirs get_incore_include_dirs project_root
     """,
     "simpler_setup.pto_isa": "ensure_pto_isa_root",
     "simpler_setup.elf_parser": "extract_text_section(obj_input)",
     "simpler_setup.scene_test": "SceneTestCase scene_test TaskArgsBuilder Tensor Scalar",
     "simpler_setup.goldens": "paged_attention",
-    "simpler_setup.runtime_builder": """
-        RuntimeBuilder.get_binaries(name, build) RuntimeBuilder.list_runtimes
-    """,
+    "simpler_setup.runtime_builder": "RuntimeBuilder: get_binaries(name, build) list_runtimes",
     "simpler_setup.log_config": "configure_logging(log_level) DEFAULT_LOG_LEVEL LOG_LEVEL_CHOICES",
 }

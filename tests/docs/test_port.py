@@ -11,14 +11,16 @@ from simpler_ref.extras.communicators import Communicators
 from .original_names import ORIGINAL
 
 PAGE = Path(__file__).parents[2] / "docs/howto/port.md"
-LISTED = re.compile(r"([\w.]+)(?:\(([^)]*)\))?")
+LISTED = re.compile(r"(\w+)(?:\(([^)]*)\))?")
 
 
 def names():
     """Yield module, name and parameters of each name of the original."""
     for module, text in ORIGINAL.items():
-        for name, parameters in LISTED.findall(text):
-            yield module, name, re.findall(r"\w+", parameters)
+        for group in text.split(";"):
+            owner, _, members = group.rpartition(":")
+            for name, parameters in LISTED.findall(members):
+                yield module, f"{owner.strip()}.{name}".strip("."), re.findall(r"\w+", parameters)
 
 
 def find(module, name):
