@@ -1,19 +1,20 @@
 """Endpoints in small: the real directory, links' and sessions' real parts, and messages in any order.
 
 What is made up here is what stands around them: sockets, processes and the engine. The mailbox of a link
-is a list in which each job is its own ticket. Each link, its thread that stores, each session, and the
-worker of this machine is a thread that stops before each message, and one of them goes on at a time: a
-schedule says which. A session may be lost at any message; a frame may come twice.
+is a list in which each job is its own ticket. Each link, each session, and the worker of this machine is
+a coroutine that stops before each message, and one of them goes on at a time: a schedule says which. A
+session may be lost at any message; a frame may come twice.
 """
 
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections import deque
 from contextlib import suppress
+from functools import partial
 from types import SimpleNamespace
 
+import greenlet
 import numpy as np
 
 from simpler_ref.errors import RemoteError, TaskError, TransferError, WorkerLostError
@@ -142,48 +143,30 @@ def moves_needed(program):
 
 # ---------------------------------------------------------------- actors
 class Actors:
-    """Threads of which one runs at a time: before each message it waits until the schedule chooses it."""
+    """Coroutines: before each message, one waits until the schedule chooses it."""
 
-    def __init__(self, choose):
-        self.choose = choose
+    def __init__(self, choose, look):
+        self.choose, self.look = choose, look
         self._waiting = {}
-        self._back = threading.Semaphore(0)
+        """By name: the coroutine, and what tells whether it has something to do."""
         self.points = 0
-        self.at_point = lambda: None
-        self.errors = []
 
-    def add(self, name, act):
+    def add(self, name, act, can_go_on):
         """Add one."""
+        self._waiting[name] = greenlet.greenlet(act), can_go_on
 
-        def run():
-            own.acquire()
-            try:
-                act()
-            except BaseException as error:
-                self.errors.append(error)
-            finally:
-                self._back.release()
-
-        own = threading.Semaphore(0)
-        self._waiting[name] = own
-        threading.Thread(target=run, daemon=True).start()
-
-    def point(self):
+    def point(self, can_go_on=lambda: True):
         """Let others go on, until this one is chosen."""
-        name, own = self._now
-        self._waiting[name] = own
-        self._back.release()
-        assert own.acquire(timeout=60)
+        self._waiting[self._name] = greenlet.getcurrent(), can_go_on
+        greenlet.getcurrent().parent.switch()
 
-    def run(self, can_go):
-        """Let all of them run to their ends; `can_go` says whether one that waits has something to do."""
-        while able := [name for name in sorted(self._waiting) if can_go(name)]:
-            name = self.choose(able)
-            self._now = name, self._waiting.pop(name)
-            self._now[1].release()
-            assert self._back.acquire(timeout=60)
+    def run(self):
+        """Let all of them run to their ends; look after each step."""
+        while able := [name for name in sorted(self._waiting) if self._waiting[name][1]()]:
+            self._name = self.choose(able)
+            self._waiting.pop(self._name)[0].switch()
             self.points += 1
-            self.at_point()
+            self.look()
         assert not self._waiting, f"{sorted(self._waiting)} wait for ever"
 
 
@@ -291,7 +274,7 @@ class Served(SessionTasks):
         self._beside = SideBySide(None, of.copies, None, None)
         self.play, self.of = play, of
         self.inbox, self.outbox = deque(), deque()
-        self.is_busy = self.check = False
+        self.check = False
         self.over = ""
 
     def live(self):
@@ -304,14 +287,16 @@ class Served(SessionTasks):
                 self.serve(frame)
 
     def _next(self):
-        self.is_busy = False
-        self.play.actors.point()
+        self.play.actors.point(self.can_go_on)
         self._require_alive()
         if not self.inbox:
             self.over = "closed by its parent"
             return None
-        self.is_busy = True
         return self.of.hear(self.inbox.popleft())
+
+    def can_go_on(self):
+        """Say whether there is a frame, or will be none."""
+        return bool(self.inbox) or self.of.number in self.play.left or self.of.is_lost
 
     def send(self, kind, payload):
         self.play.actors.point()
@@ -450,7 +435,6 @@ class FakeLink:
         self.mailbox = Mailbox(play, depth)
         self.words = dict.fromkeys(range(len(COUNTERS)), 0)
         self.answers = {}
-        self.is_waiting = False
         self.losses = [0]
         self.tasks = LinkTasks(self, play.homes[where])
         self.kind = Tasks(self, play.homes[where], None, Movers(play), self.losses)
@@ -483,9 +467,7 @@ class FakeLink:
     def wait_for_answer_or_task(self, *_place):
         """Wait for an answer."""
         while not self.session.outbox:
-            self.is_waiting = True
-            self.play.actors.point()
-            self.is_waiting = False
+            self.play.actors.point(lambda: bool(self.session.outbox) or self.session.of.is_lost)
             self.session.of.require_alive()
 
 
@@ -535,8 +517,7 @@ class Play:
         )
         self.parent = ParentTensors(life, self._bring)
         self.directory = self.parent.directory
-        self.actors = Actors(choose)
-        self.actors.at_point = self._look
+        self.actors = Actors(choose, self._look)
         self.moved = 0
         """How often something was stored."""
         self.running = True
@@ -552,8 +533,6 @@ class Play:
         self.state = []
         """Of each job: None before its end, then whether it has succeeded."""
         self.given = set()
-        self._inside = set()
-        """Places whose job has begun."""
         self._submit()
         self.served = [self.serve(self, one) for one in self.of_link]
         self.links = [FakeLink(self, where, depth) for where in range(ENDPOINTS)]
@@ -609,10 +588,9 @@ class Play:
     def run(self):
         """Run it, and return its failure, if it has failed."""
         self._add_actors()
-        self.actors.run(self._can_go)
+        self._give()
+        self.actors.run()
         self.running = False
-        for error in self.actors.errors:
-            raise error
         failed = [job for job, state in enumerate(self.state) if not state]
         failure = RemoteError("a task has failed") if failed else None
         return self.parent.end_run(failure, failed)
@@ -630,28 +608,12 @@ class Play:
         return made[last:]
 
     def _add_actors(self):
-        self.actors.add(str(HOME), self._work_here)
+        self.actors.add(str(HOME), self._work_here, self._can_work_here)
         for link in self.links:
-            self.actors.add(str(link.where), lambda link=link: self._work_there(link))
+            there = partial(self._work_there, link), partial(self._can_work_there, link)
+            self.actors.add(str(link.where), *there)
         for served in self.served:
-            self.actors.add(f"session {served.of.number}", served.live)
-
-    def _can_go(self, name):
-        self._give()
-        kind, _, number = name.rpartition(" ")
-        if kind == "session":
-            where = int(number)
-            served = self.served[where]
-            return served.is_busy or bool(served.inbox) or where in self.left or served.of.is_lost
-        where = int(number)
-        if where == HOME:
-            queue = self.queue[HOME]
-            return HOME in self._inside or not queue or any(map(self._is_ready, queue))
-        link = self.links[where]
-        if link.is_waiting:
-            return bool(link.session.outbox) or link.session.of.is_lost
-        given = link.mailbox.given
-        return where in self._inside or self._is_ready(given[0]) if given else not self.queue[where]
+            self.actors.add(f"session {served.of.number}", served.live, served.can_go_on)
 
     def _is_ready(self, job):
         return all(self.state[one] is not None for one in self.needs[job])
@@ -677,6 +639,10 @@ class Play:
                     self.given.add(chosen)
 
     # ------------------------------------------------------------ here
+    def _can_work_here(self):
+        queue = self.queue[HOME]
+        return not queue or any(map(self._is_ready, queue))
+
     def _work_here(self):
         """Run the jobs of this machine as they become ready."""
         queue = self.queue[HOME]
@@ -684,13 +650,11 @@ class Play:
             if ready := list(filter(self._is_ready, queue)):
                 job = self.actors.choose(ready) if len(ready) > 1 else ready[0]
                 queue.remove(job)
-                self._inside.add(HOME)
                 may_run = self._may_run(job)
                 if may_run:
                     self._run_here(self.jobs[job][1])
                 self.state[job] = may_run
-                self._inside.discard(HOME)
-            self.actors.point()
+            self.actors.point(self._can_work_here)
 
     def _run_here(self, index):
         task = self.program[index]
@@ -701,6 +665,10 @@ class Play:
             self.note_made(tensor, written, index)
 
     # ------------------------------------------------------------ links
+    def _can_work_there(self, link):
+        given = link.mailbox.given
+        return self._is_ready(given[0]) if given else not self.queue[link.where]
+
     def _work_there(self, link):
         """Run the jobs of a link, in the order in which they stand in its mailbox."""
         given, where = link.mailbox.given, link.where
@@ -708,18 +676,14 @@ class Play:
             while given or self.queue[where]:
                 self._give()
                 if given and self._is_ready(given[0]):
-                    self._inside.add(where)
                     self.state[given[0]] = self._has_run_well(link, given[0])
-                    self._inside.discard(where)
                     del given[0]
-                self.actors.point()
+                self.actors.point(lambda: self._can_work_there(link))
             if where not in self.manager.dead:
-                self._inside.add(where)
                 link.tasks.settle_all()
         except Lost:
             self.manager.dead[where] = 9
         finally:
-            self._inside.discard(where)
             self.left.add(where)
 
     def _has_run_well(self, link, job):
@@ -748,11 +712,9 @@ class Play:
     def _look(self):
         for session in self.of_link:
             session.copies.validate()
-        self._maybe_lose()
-
-    def _maybe_lose(self):
         if self.lost is not None and self.actors.points == self.lost[1]:
             self.of_link[self.lost[0]].is_lost = True
+        self._give()
 
     def _bring(self, number, homings):
         if self.of_link[number].is_lost:

@@ -11,7 +11,6 @@ from simpler_ref.remote.dispatcher import InnerCallable
 from simpler_ref.remote.side_by_side import SideBySide
 
 from . import copy_model
-from .copy_model import Lost
 
 SUB_WORKERS, FETCHERS = 2, 1
 
@@ -50,7 +49,7 @@ class Queue:
     ended = 0
 
     def __init__(self, session):
-        self.session, self.todo, self.busy = session, deque(), set()
+        self.session, self.todo = session, deque()
 
     def submit(self, function, *args):
         if isinstance(function, Task):  # a call, as a stream has it
@@ -62,19 +61,18 @@ class Queue:
         self.session.promised.append(made)
         return made
 
-    def can_go(self, name):
-        return bool(self.todo) or name in self.busy or self.session.has_ended
+    def can_go_on(self):
+        """Say whether there is something to do, or will be nothing."""
+        return bool(self.todo) or self.session.has_ended
 
-    def live(self, name):
-        play = self.session.play
+    def live(self):
+        point = self.session.play.actors.point
         while self.todo or not self.session.has_ended:
             if self.todo:
-                self.busy.add(name)
                 one = self.todo.popleft()
-                play.actors.point()
+                point()
                 one.do()
-                self.busy.discard(name)
-            play.actors.point()
+            point(self.can_go_on)
 
 
 class Served(copy_model.Served):
@@ -82,7 +80,7 @@ class Served(copy_model.Served):
 
     def __init__(self, play, of):
         super().__init__(play, of)
-        self.promised, self.waits, self.has_ended = [], "", False
+        self.promised, self.has_ended = [], False
         self.sub_workers, self.fetchers = Queue(self), Queue(self)
         target = InnerCallable("handle", self._run_one)
         self._dispatcher = SimpleNamespace(find=lambda _digest: target)
@@ -94,12 +92,11 @@ class Served(copy_model.Served):
         return self.sub_workers
 
     def _wait(self, for_frames):
-        while not (for_frames and self.inbox):
-            if any(one.is_done for one in self.promised):
-                break
-            self.waits = "frames" if for_frames else "tasks"
-            self.play.actors.point()
-            self.waits = ""
+        def is_over():
+            return any(one.is_done for one in self.promised) or (for_frames and bool(self.inbox))
+
+        while not is_over():
+            self.play.actors.point(lambda: is_over() or self.of.is_lost)
             self._require_alive()
 
     def _answer_ended(self):
@@ -115,13 +112,6 @@ class Served(copy_model.Served):
     def _run_one(self, args):
         self.run(None, args, None)
 
-    def can_go(self):
-        """Say whether it has something to do."""
-        if not self.waits:
-            return None
-        ended = any(one.is_done for one in self.promised)
-        return ended or self.of.is_lost or (self.waits == "frames" and bool(self.inbox))
-
 
 class SideBySidePlay(copy_model.Play):
     """One time that a program is run, with sub workers that run tasks side by side."""
@@ -130,32 +120,11 @@ class SideBySidePlay(copy_model.Play):
 
     def _add_actors(self):
         super()._add_actors()
-        self._queues = {}
         for served in self.served:
-            for kind, queue, count in (
-                ("sub", served.sub_workers, SUB_WORKERS),
-                ("fetcher", served.fetchers, FETCHERS),
-            ):
+            several = {
+                "sub": (served.sub_workers, SUB_WORKERS),
+                "fetcher": (served.fetchers, FETCHERS),
+            }
+            for kind, (queue, count) in several.items():
                 for i in range(count):
-                    name = f"{kind} {served.of.number} {i}"
-                    self._queues[name] = queue
-                    self.actors.add(name, lambda queue=queue, name=name: self._live(queue, name))
-
-    @staticmethod
-    def _live(queue, name):
-        try:
-            queue.live(name)
-        except Lost:
-            queue.busy.discard(name)
-
-    def _can_go(self, name):
-        queue = self._queues.get(name)
-        if queue is not None:
-            self._give()
-            return queue.can_go(name)
-        if name.startswith("session"):
-            able = self.served[int(name.split()[1])].can_go()
-            if able is not None:
-                self._give()
-                return able
-        return super()._can_go(name)
+                    self.actors.add(f"{kind} {served.of.number} {i}", queue.live, queue.can_go_on)
