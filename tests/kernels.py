@@ -120,13 +120,6 @@ kernels = Kernels(*(import_module(f"simpler_ref.jit.{name}") for name in MODULES
 
 
 # ---------------------------------------------------------------- the mailbox, either side
-@entry(WORDS, INT)
-def send(mem, worker):
-    w = mailbox.worker_at(mem, worker)
-    mailbox.publish(mem, w, mailbox.awaited(mem, w), L.TASK_READY)
-    return L.OK
-
-
 @entry(WORDS, INT, INT)
 def check_frames(mem, worker, rounds):
     """Play a worker that gets tasks 1, 2, …, each with its number in all its scalars.
@@ -175,32 +168,6 @@ def watch_answers(mem, worker, rounds):
         stale += (word & mailbox.STATE_MASK == L.TASK_DONE) != (error > 0)
         stale += mem[box + L.MAIL_COUNTS] < error or mem[box + L.MAIL_ERROR_MSG] < error
     return stale
-
-
-@entry(WORDS, INT, INT)
-def answer_after_a_while(mem, worker, rounds):
-    """Play a worker: answer that many tasks, each after another short while, and say so each time."""
-    state_word = mailbox.worker_at(mem, worker) + L.W_MAILBOX + L.MAIL_STATE
-    for number in range(rounds):
-        while load(mem, state_word) & mailbox.STATE_MASK != L.TASK_READY:
-            pause()
-        for _ in range(number * number % 331):
-            pause()
-        _serve.post_done(mem, mailbox.worker_at(mem, worker), 0)
-        _serve.announce_done(mem, mailbox.worker_at(mem, worker))
-    return L.OK
-
-
-@entry(WORDS, INT)
-def serve(mem, worker):
-    """Play a worker whose functions do nothing until it is asked to stop; return how many it did."""
-    done, answer = 0, _serve.park_and_receive(mem, worker)
-    while answer != L.STOP:
-        done += 1
-        answer = _serve.finish_and_receive(mem, worker, 0)
-        if answer == L.PARK:
-            answer = _serve.park_and_receive(mem, worker)
-    return done
 
 
 # ---------------------------------------------------------------- ready queues, consumed chain, table

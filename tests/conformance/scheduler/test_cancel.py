@@ -32,9 +32,9 @@ def test_after_a_cancel_a_task_that_is_or_becomes_ready_fails_and_is_not_dispatc
         assert (driver.state(slot), driver.worker_of(slot)) == (FAILED, -1)
 
 
-@pytest.mark.spec("SCHED-CANCEL-2")
+@pytest.mark.spec("SCHED-CANCEL-2", "SCHED-CANCEL-4")
 @pytest.mark.parametrize("error", [None, ValueError("no")], ids=["COMPLETED", "FAILED"])
-def test_running_tasks_finish_as_usual(cancelled, error):
+def test_running_tasks_finish_as_usual_and_the_next_run_dispatches_normally(cancelled, error):
     driver, running, _, _ = cancelled
     driver.settle()
     assert driver.state(running) == RUNNING
@@ -42,15 +42,7 @@ def test_running_tasks_finish_as_usual(cancelled, error):
     driver.settle()
     assert driver.state(running) == (FAILED if error else COMPLETED)
     assert bool(driver.mem[L.RUN_ERROR]) == bool(error), "a cancel itself is no failure of a task"
-
-
-@pytest.mark.spec("SCHED-CANCEL-4")
-def test_the_run_after_a_cancelled_one_dispatches_normally(cancelled):
-    driver, running, _, _ = cancelled
     driver.finish_run(cancel=True)
-    driver.settle()
-    driver.answer_task(running)
-    driver.settle()
     driver.reclaim()
     driver.end_run()
     driver.begin_run()

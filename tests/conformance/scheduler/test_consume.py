@@ -5,8 +5,6 @@ import pytest
 from simpler_ref.jit import layout as L
 from tests.support import CONSUMED, FREE, auto
 
-KEY = 0x7000_0000
-
 
 def start_in_a_scope_that_ends(driver, *args):
     """Return a RUNNING task of a scope that has ended."""

@@ -91,8 +91,6 @@ def test_a_death_is_known_while_the_task_of_another_worker_goes_on(orch):
 
 
 # ---------------------------------------------------------------- the others
-
-
 @pytest.mark.spec("SCHED-DEATH-2")
 @pytest.mark.parametrize("admitted", ["before", "after", "after a pass"])
 def test_a_worker_that_dies_idle_or_before_it_is_admitted_gets_no_task(make_driver, admitted):

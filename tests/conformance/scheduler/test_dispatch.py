@@ -50,18 +50,14 @@ def test_a_worker_has_one_task_at_a_time(driver):
     assert driver.given(first) == slots[2]
 
 
-def fall_asleep(driver, *workers):
-    for worker in workers:
-        driver.set_parked(worker, True)
-
-
 @pytest.mark.spec("SCHED-DISPATCH-3", "SPEED-WAIT-2")
 @pytest.mark.parametrize("hold_ns", [FOREVER_NS, 0], ids=["workers spin", "they do not"])
 def test_a_task_is_held_back_for_a_worker_that_is_awake_as_long_as_told(make_driver, hold_ns):
     driver = make_driver(sub=3)
     driver.mem[L.DEFER_NS] = hold_ns
     driver.start()  # on worker 0
-    fall_asleep(driver, 1, 2)
+    for worker in (1, 2):
+        driver.set_parked(worker, True)
     slot = driver.start()
     if hold_ns:
         assert driver.state(slot) == READY

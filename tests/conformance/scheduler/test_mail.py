@@ -15,21 +15,12 @@ from simpler_ref.task_interface import TensorArgType as T
 from simpler_ref.workers.reports import write_error
 from tests.mailbox_model import explore
 from tests.spec_rules import tables
-from tests.support import (
-    COMPLETED,
-    DEADLINE_S,
-    RUNNING,
-    make_args,
-    updates,
-    wait_until,
-)
+from tests.support import COMPLETED, DEADLINE_S, RUNNING, make_args, updates, wait_until
 
 KEY = 0x7000_0000
 
 
 # ---------------------------------------------------------------- the layout
-
-
 @pytest.mark.spec("SCHED-MAIL-1", "SCHED-DISPATCH-1", "FLOW-ID-5")
 def test_a_mailbox_is_laid_out_as_in_the_table(driver):
     tensors = [(KEY, 24, False), (KEY + 0x1_0000_0000, 7, True)]

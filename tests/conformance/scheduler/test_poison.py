@@ -3,7 +3,7 @@
 import pytest
 
 from simpler_ref.jit import layout as L
-from tests.support import COMPLETED, FAILED, PENDING, READY, RUNNING, reads, updates, writes
+from tests.support import COMPLETED, FAILED, PENDING, READY, RUNNING, reads, writes
 
 KEY = 0x7000_0000
 
@@ -12,48 +12,27 @@ def fail(driver, slot):
     driver.answer_task(slot, ValueError(f"task {driver.id(slot)}"))
 
 
-@pytest.mark.spec("SCHED-POISON-1", "SCHED-POISON-4")
-def test_consumers_of_a_failed_task_fail_at_once_and_pass_it_on(driver):
-    root = driver.submit(writes(KEY))
+@pytest.mark.spec("SCHED-POISON-1", "SCHED-POISON-2", "SCHED-POISON-4")
+def test_what_descends_from_a_failed_task_fails_at_once_and_nothing_else_is_touched(make_driver):
+    driver = make_driver(sub=3)
+    root, running, producer = (driver.submit(writes(KEY + 64 * i)) for i in range(3))
+    untouched = [running, producer, driver.submit(), driver.submit(reads(KEY + 128))]
     children = [driver.submit(reads(KEY), writes(KEY + 8 * i)) for i in (1, 2)]
     grandchild = driver.submit(reads(KEY + 8), reads(KEY + 16), writes(KEY + 24))
-    descendants = [*children, grandchild, driver.start(reads(KEY + 24))]
-    assert driver.states(*descendants) == [PENDING] * 4
+    both = driver.submit(reads(KEY), reads(KEY + 128))
+    descendants = [*children, grandchild, driver.start(reads(KEY + 24)), both]
+    before = [RUNNING, RUNNING, READY, PENDING]
+    assert (driver.states(*untouched), driver.states(*descendants)) == (before, [PENDING] * 5)
     worker = driver.worker_of(root)
     fail(driver, root)
-    assert (driver.states(*descendants), driver.ready_queue()) == ([FAILED] * 4, [])
-    driver.settle()
-    assert [driver.worker_of(slot) for slot in descendants] == [-1] * 4, "never dispatched"
-    assert driver.mem[L.FAILED_COUNT] == 5
-    assert [driver.refs(slot)[1] for slot in descendants] == [2, 2, 2, 1]
-    error = driver.mem[[L.RUN_ERROR, L.ERROR_TASK, L.ERROR_WORKER]].tolist()
-    assert error == [L.TASK_FAILURE, driver.id(root), worker], "poison replaces no error"
-
-
-@pytest.mark.spec("SCHED-POISON-1")
-def test_a_long_chain_fails_as_one(make_driver):
-    length, driver = 200, make_driver(window=256)
-    chain = [driver.submit(updates(KEY)) for _ in range(length)]
-    driver.run_pass()
-    fail(driver, chain[0])
-    assert (set(driver.states(*chain)), driver.mem[L.FAILED_COUNT]) == ({FAILED}, length)
-    driver.finish_run()
-    driver.reclaim()
-    assert driver.live() == 0
-
-
-@pytest.mark.spec("SCHED-POISON-2")
-def test_tasks_that_do_not_descend_from_the_failed_one_are_not_touched(make_driver):
-    driver = make_driver(sub=3)
-    failing, running, producer = (driver.submit(writes(KEY + 8 * i)) for i in range(3))
-    untouched = [running, producer, driver.submit(), driver.submit(reads(KEY + 16))]
-    doomed = [driver.submit(reads(KEY)), driver.start(reads(KEY), reads(KEY + 16))]
-    before = [RUNNING, RUNNING, READY, PENDING]
-    assert driver.states(*untouched) == before
-    fail(driver, failing)
-    assert (driver.states(*untouched), driver.states(*doomed)) == (before, [FAILED, FAILED])
+    assert (driver.states(*untouched), driver.states(*descendants)) == (before, [FAILED] * 5)
     driver.finish_everything()
     assert driver.states(*untouched) == [COMPLETED] * 4
+    assert [driver.worker_of(slot) for slot in descendants] == [-1] * 5, "never dispatched"
+    assert driver.mem[L.FAILED_COUNT] == 6
+    assert [driver.refs(slot)[1] for slot in descendants] == [2, 2, 2, 1, 1]
+    error = driver.mem[[L.RUN_ERROR, L.ERROR_TASK, L.ERROR_WORKER]].tolist()
+    assert error == [L.TASK_FAILURE, driver.id(root), worker], "poison replaces no error"
 
 
 @pytest.mark.spec("SCHED-POISON-3")

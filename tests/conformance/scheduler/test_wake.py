@@ -4,7 +4,7 @@ import os
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 import numpy as np
 import psutil
@@ -13,7 +13,6 @@ import pytest
 from simpler_ref import Worker
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.atomics import CHANGED
-from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.task_interface import TensorArgType as T
 from tests.support import (
     COMPLETED,
@@ -63,19 +62,12 @@ class Parked(Driver):
         self.close()
 
 
-@pytest.fixture(params=[ALWAYS_ACTIVE, NEVER_NS], ids=["active", "standby"])
-def parked(request):
-    """Give a driver whose Scheduler thread is on duty or off duty when it parks."""
-    with Parked(request.param, window=1 << 12) as driver:
-        yield driver
-
-
 @contextmanager
-def draining(driver, live=0, ended=-1):
+def draining(driver):
     """Drain on another thread meanwhile, which parks without spinning; in the end it has drained."""
     driver.mem[[L.PARK_NS, L.SPIN_NS]] = NEVER_NS, 0
     with ThreadPoolExecutor(1) as threads:
-        drained = threads.submit(driver.k.help_scheduler, driver.mem, live, ended, -1, NEVER_NS)
+        drained = threads.submit(driver.k.help_scheduler, driver.mem, 0, -1, -1, NEVER_NS)
         yield
         assert drained.result(2 * DEADLINE_S) == L.OK
 
@@ -84,10 +76,6 @@ def finish(driver, slot):
     """Answer a task as its worker does, which then says so."""
     driver.post_done(driver.worker_of(slot))
     driver.x.announce_done(driver.mem, driver.worker_of(slot))
-
-
-def submit_and_pass(driver):
-    return driver.k.submit_and_pass(driver.mem, L.SUB << L.WORD_KIND, 0, b"")
 
 
 # ---------------------------------------------------------------- what wakes
@@ -149,48 +137,15 @@ def test_each_event_wakes_an_orch_thread_that_drains(event):
 
 
 # ---------------------------------------------------------------- check, announce, check again
-def a_wiring_entry(driver):
-    driver.submit()
-
-
-def a_completion(driver):
-    driver.post_done(driver.worker_of(driver.start()))
-
-
-def a_mailbox_to_set_idle(driver):
-    driver.answer_task(driver.start())
-
-
-def a_death(driver):
-    driver.start()
-    driver.mem[L.DEATHS] += 1
-
-
-def a_ready_task_and_an_idle_worker(driver):
-    slots = [driver.submit(), driver.submit(), driver.start()]
-    driver.answer_task(slots[0])  # a pass dispatches before it collects
-    driver.x.set_idle(driver.mem)
-    assert driver.ready_queue() == slots[2:]
-
-
-def a_ready_task_of_a_cancelled_run(driver):
-    slots = [driver.submit(), driver.submit(), driver.start()]
-    driver.finish_run(cancel=True)
-    assert driver.ready_queue() == slots[2:]
-
-
 @pytest.mark.spec("SCHED-WAKE-2")
-@pytest.mark.parametrize(
-    "bring_about",
-    [
-        *(a_wiring_entry, a_completion, a_mailbox_to_set_idle, a_death),
-        *(a_ready_task_and_an_idle_worker, a_ready_task_of_a_cancelled_run),
-    ],
-    ids=lambda function: function.__name__,
-)
-def test_the_look_before_parking_sees_work_of_which_nobody_is_told(driver, bring_about):
-    assert not driver.x.has_work(driver.mem)
-    bring_about(driver)
+@pytest.mark.parametrize("what", ["a mailbox to set idle", "a death"])
+def test_the_look_before_parking_sees_work_of_which_nobody_is_told(driver, what):
+    """What else there may be, tests/property/test_random_graphs.py compares after each step."""
+    slot = driver.start()
+    if what == "a death":
+        driver.mem[L.DEATHS] += 1
+    else:
+        driver.answer_task(slot)
     assert driver.x.has_work(driver.mem)
     driver.settle()
     assert not driver.x.has_work(driver.mem), "and when it is done, there is nothing left"
@@ -226,43 +181,6 @@ def test_a_draining_thread_does_not_sleep_on_work_that_came_before_it_parked(mak
             finish(driver, slot)
 
 
-def submit_many(driver, count):
-    for number in range(count):
-        if number % L.WIRING_CAPACITY == 0:
-            driver.run_pass()
-        driver.submit()
-    driver.run_pass()
-
-
-ROUNDS = 40 if INTERPRETED else 4_000
-RECLAIMED, ENDED = {"live": 0}, {"live": -1, "ended": ROUNDS}
-WHO_WAITS = {
-    "the Scheduler thread": (True, None),
-    "a drain until nothing lives": (False, RECLAIMED),
-    "a drain until all have ended": (False, ENDED),
-    "both, until nothing lives": (True, RECLAIMED),
-    "both, until all have ended": (True, ENDED),
-}
-
-
-@pytest.mark.spec("SCHED-WAKE-1", "SCHED-WAKE-2", "ORCH-DRAIN-1")
-@pytest.mark.kernels
-@pytest.mark.parametrize("who", WHO_WAITS)
-def test_no_completion_is_missed_at_whatever_moment_of_falling_asleep_it_comes(who):
-    """Nobody else runs passes, and nothing but a wake ends a sleep."""
-    scheduler_thread, drain = WHO_WAITS[who]
-    with Parked(ALWAYS_ACTIVE, sub=1, window=1 << 13) as driver, ThreadPoolExecutor(1) as threads:
-        submit_many(driver, ROUNDS)
-        if drain is RECLAIMED:
-            driver.finish_run()
-        if scheduler_thread:
-            driver.park()
-        with draining(driver, **drain) if drain else nullcontext():
-            worker = threads.submit(driver.x.answer_after_a_while, driver.mem, 0, ROUNDS)
-            assert worker.result(2 * DEADLINE_S) == L.OK
-        wait_until(lambda: driver.mem[L.COMPLETED_COUNT] == ROUNDS)
-
-
 # ---------------------------------------------------------------- no poll saves a wake
 def status(thread, name):
     """Return what the kernel tells of a thread."""
@@ -284,9 +202,11 @@ def assert_that_it_sleeps_on(thread):
 
 @pytest.mark.spec("SCHED-WAKE-3")
 @pytest.mark.kernels
-def test_a_parked_scheduler_thread_sleeps_until_it_is_woken(parked):
-    parked.park()
-    assert_that_it_sleeps_on(parked.thread)
+@pytest.mark.parametrize("timer_ns", [ALWAYS_ACTIVE, NEVER_NS], ids=["active", "standby"])
+def test_a_parked_scheduler_thread_sleeps_until_it_is_woken(timer_ns):
+    with Parked(timer_ns) as driver:
+        driver.park()
+        assert_that_it_sleeps_on(driver.thread)
 
 
 @pytest.mark.spec("SCHED-WAKE-3")
@@ -382,7 +302,7 @@ def test_who_has_not_announced_to_park_is_not_woken(driver, word):
     finish(driver, driver.start())
     driver.x.announce_uncollected(driver.mem, 0)
     driver.x.notify(driver.mem, word)
-    submit_and_pass(driver)
+    driver.k.submit_and_pass(driver.mem, L.SUB << L.WORD_KIND, 0, b"")
     assert sleeper.sleeps_on()
 
 
@@ -409,8 +329,6 @@ def test_an_idle_worker_uses_no_cpu():
 
 
 # ---------------------------------------------------------------- a submit without a pass
-
-
 @pytest.mark.spec("SCHED-WAKE-7")
 @pytest.mark.parametrize(
     "why",
