@@ -10,20 +10,12 @@ import pytest
 
 from simpler_ref import CallConfig, TaskArgs, Worker
 from simpler_ref.jit import layout as L
+from tests.conformance.worker_manager.own import Calls
 from tests.spec_rules import tables
-from tests.support import make_args
 
 DIAGNOSTICS = ("enable_l2_swimlane", "enable_dump_tensor", "enable_pmu", "enable_dep_gen")
 DIAGNOSTICS += ("enable_scope_stats",)
 FIELDS = ("block_dim", "aicpu_thread_num", *DIAGNOSTICS)
-
-
-class Notes:
-    def __init__(self, seen):
-        self.seen = seen
-
-    def run(self, callable, view, config):
-        self.seen[view.scalar(0)] = config.block_dim, config.aicpu_thread_num
 
 
 @pytest.mark.spec("FLOW-CONFIG-1")
@@ -102,12 +94,15 @@ def test_every_level_receives_equal_values(mode):
     top.add_worker(middle)
     with Worker(3) as memory:
         seen = memory.share(np.zeros((3, 2), np.int64))
-        lowest.add_next_level(Notes(seen))
-        leaf = lowest.register(lambda: None)
+        lowest.add_next_level(Calls())
+
+        @lowest.register
+        def leaf(_, args, config):
+            seen[0] = config.block_dim, config.aicpu_thread_num
 
         def orch3(orch, args, config):
             seen[1] = config.block_dim, config.aicpu_thread_num
-            orch.submit_next_level(leaf, make_args(scalars=[0]), config)
+            orch.submit_next_level(leaf, TaskArgs(), config)
 
         def orch4(orch, args, config):
             seen[2] = config.block_dim, config.aicpu_thread_num
@@ -121,16 +116,12 @@ def test_every_level_receives_equal_values(mode):
         with top:
             top.run(orch5, None, CallConfig(block_dim=24, aicpu_thread_num=2))
         assert seen.tolist() == [[24, 2]] * 3
-        found = []
-        memory.run(lambda orch, args, config: found.append((args, config.block_dim)), 5)
-        memory.run(lambda _, __, config: found.append(config.block_dim), 5, CallConfig(block_dim=8))
-        assert found == [(5, 0), 8]
 
 
 @pytest.mark.spec("FLOW-CONFIG-3")
 def test_a_diagnostic_is_refused_for_want_of_a_prefix():
     w = Worker(3, num_sub_workers=1)
-    w.add_next_level(Notes(None))
+    w.add_next_level(Calls())
     with w:
         handle, mem = w.register(lambda: None), w._session.engine.mem
 

@@ -73,18 +73,8 @@ def test_a_configuration_has_sizes_outside_its_1052_bytes():
 def test_sizes_that_are_none_are_refused_by_name_also_by_run_and_submit():
     none = {"ring_task_window": (48, 2**31), "ring_heap": (1023,), "ring_dep_pool": (2**31,)}
     for name, values in none.items():
-        for value in (
-            -1,
-            3,
-            2**63,
-            1.5,
-            None,
-            "4",
-            (4096,) * 2,
-            (4096, 0, 0, -4),
-            [0] * 5,
-            *values,
-        ):
+        wrong = -1, 3, 2**63, 1.5, None, "4", (4096,) * 2, (4096, 0, 0, -4), [0] * 5
+        for value in (*wrong, *values):
             config = CallConfig(runtime_env=RuntimeEnv(**{name: value}))
             for refuse in (config.validate, config.runtime_env.validate):
                 with pytest.raises(ValueError, match=f"RuntimeEnv.{name} is "):

@@ -216,11 +216,6 @@ def test_buffers_and_outputs_have_the_bytes_of_their_layouts(mode):
         assert w.run(exceed).tasks == 0
 
 
-def orch_of(handle):
-    """Return an orchestration function that passes its arguments on to a chip."""
-    return lambda orch, args, _: orch.submit_next_level(handle, args)
-
-
 # ---------------------------------------------------------------- where they are refused
 @pytest.mark.spec("ORCH-MISUSE-3")
 def test_a_chip_refuses_them_by_name():
@@ -242,8 +237,9 @@ def test_a_chip_refuses_them_by_name():
                     orch.submit_next_level_group(handle, [args])
 
         assert w.run(orch_fn).tasks == 0
+        args = make_args((x, T.INPUT), (wrong[0][0], T.INPUT), (z, T.INOUT))
         with pytest.raises(TypeError, match=wrong[0][1]):
-            w.record(orch_of(handle), make_args((x, T.INPUT), (wrong[0][0], T.INPUT), (z, T.INOUT)))
+            w.record(lambda orch, args, _: orch.submit_next_level(handle, args), args)
 
 
 @pytest.mark.spec("ORCH-MISUSE-3")
@@ -304,8 +300,6 @@ def test_calls_number_their_arrays_anew_once_numbers_are_forgotten(mode):
 
 
 # ---------------------------------------------------------------- bytes, dependencies
-
-
 @pytest.mark.spec("FLOW-LAYOUT-3")
 def test_the_address_of_the_first_element_makes_the_dependencies():
     with Worker(3, num_sub_workers=1) as w:

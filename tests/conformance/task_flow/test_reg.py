@@ -13,7 +13,6 @@ import pytest
 from simpler_ref import TaskArgs, TaskError, Worker, leaf
 from simpler_ref.errors import CallableError, LocalSlotExhaustedError
 from simpler_ref.native_chip import ChipCallable, CoreCallable
-from simpler_ref.workers.kinds import SubWorker
 from simpler_ref.workers.manager import WorkerManager
 from tests.support import make_args, sample, wait_until
 
@@ -33,25 +32,6 @@ def test_what_is_registered_before_the_start_needs_no_request(mode, monkeypatch)
         second = w.register(lambda: seen.__setitem__(1, 1))
         w.run(lambda orch, *_: [orch.submit_sub(first), orch.submit_sub(second)])
         assert seen.tolist() == [1, 1]
-
-
-@pytest.mark.spec("FLOW-REG-2")
-def test_after_the_start_every_worker_has_it_when_register_returns(mode):
-    w = Worker(3, num_sub_workers=2, child_mode=mode)
-    w.add_next_level(SubWorker())
-    with w:
-        w.run(lambda orch, *_: None)
-        pids, seen = w.worker_pids(), w.share(np.zeros(3, np.int64))
-        for round_ in range(1, 4):
-            handle = w.register(lambda args, r=round_: seen.__setitem__(args.scalar(0), r))
-
-            def orch_fn(orch, *_, handle=handle):
-                orch.submit_sub_group(handle, [make_args(scalars=[i]) for i in range(2)])
-                orch.submit_next_level(handle, make_args(scalars=[2]))
-
-            w.run(orch_fn)
-            assert seen.tolist() == [round_] * 3
-        assert w.worker_pids() == pids
 
 
 @pytest.mark.spec("FLOW-REG-3")

@@ -9,11 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simpler_ref import CallConfig, Worker
-from simpler_ref import TensorArgType as T
+from simpler_ref import Worker
 from simpler_ref.jit import layout as L
-from simpler_ref.native_chip import ChipCallable, ChipWorker, CoreCallable, compile_kernel
-from simpler_ref.task_interface import ArgDirection as D
 from simpler_ref.task_interface import TensorArgType, scalar_to_uint64
 from tests.support import make_args, received
 
@@ -125,43 +122,3 @@ def same_as(expected):
         assert shown([args.scalar(0)]) == shown([expected[args.scalar(1)]])
 
     return body
-
-
-# ---------------------------------------------------------------- what travels
-
-
-KERNEL = """
-#include <string.h>
-#include "simpler_kernel.h"
-
-int32_t simpler_kernel(const SimplerCoreArgs *args)
-{
-    float *out = (float *)args->tensors[0].data, single;
-    double number;
-    memcpy(&number, &args->scalars[1], sizeof number);
-    memcpy(&single, &args->scalars[2], sizeof single);
-    out[0] = (float)(int64_t)args->scalars[0];
-    out[1] = (float)number;
-    out[2] = single;
-    out[3] = (float)(args->scalars[2] >> 32);
-    return 0;
-}
-"""
-
-
-@pytest.mark.spec("FLOW-SCALAR-1")
-def test_a_chip_finds_integers_and_floats_of_either_size():
-    core = CoreCallable.build([D.INOUT, *[D.SCALAR] * 3], compile_kernel(KERNEL))
-    callable_, values = ChipCallable.from_kernel(core), [-3, 0.25, np.float32(1.5)]
-    with Worker(3, device_ids=[0]) as w, ChipWorker() as chip:
-        out, handle = w.share(np.ones(4, np.float32)), w.register(callable_)
-        chip.prepare(0, callable_)
-        args = make_args((out, T.INOUT), scalars=values)
-        config = CallConfig(block_dim=1)
-        for run in (
-            lambda: w.run(lambda orch, *_: orch.submit_next_level(handle, args, config)),
-            lambda: chip.run_args(0, args, config),
-        ):
-            out[:] = 1
-            run()
-            assert out.tolist() == [-3, 0.25, 1.5, 0]

@@ -20,10 +20,6 @@ from tests.support import make_args
 __all__ = ["make"]
 
 
-def other():
-    return 2
-
-
 # ---------------------------------------------------------------- gone
 @pytest.mark.spec("FLOW-UNREG-1")
 def test_with_the_last_handle_every_worker_forgets_the_callable(make, mode):
@@ -49,24 +45,11 @@ def test_slots_are_used_again_and_never_run_the_callable_before(mode):
         seen = w.share(np.zeros(1, np.int64))
         w.start()
         for i in range(40):
-            handle = w.register(_storing(seen, i))
+            handle = w.register(lambda args, i=i: seen.fill(i))
             w.run(lambda orch, *_, handle=handle: orch.submit_sub(handle))
             assert seen[0] == i
             w.unregister(handle)
         assert not w._life.registry._used
-        first, second = _storing(seen, 1), _storing(seen, 2)
-        handle = w.register(first)
-        w.run(lambda orch, *_: orch.submit_sub(handle))
-        w.unregister(handle)
-        w.register(second)  # in its slot
-        seen[0] = 0
-        again = w.register(first)
-        w.run(lambda orch, *_: orch.submit_sub(again))
-        assert seen[0] == 1
-
-
-def _storing(seen, i):
-    return lambda: seen.__setitem__(0, i)
 
 
 # ---------------------------------------------------------------- during a run
@@ -111,7 +94,7 @@ def test_an_unconfirmed_removal_leaves_a_tombstone_and_the_other_workers_forget(
         assert caught.value.code == code
     with pytest.raises(KeyError, match="is not live"):
         w.run(lambda orch, *_: orch.submit_next_level(handle))
-    run_on_all(w, w.register(other))
+    run_on_all(w, w.register(lambda: 2))
 
 
 @pytest.mark.spec("FLOW-UNREG-1")

@@ -5,6 +5,7 @@ import pytest
 
 from simpler_ref import TaskArgs, TaskError, Worker
 from simpler_ref import TensorArgType as T
+from simpler_ref.workers.kinds import SubWorker
 from tests.support import make_args
 
 
@@ -43,10 +44,6 @@ def test_a_view_reads_like_task_args_and_cannot_be_changed(mode):
 def test_a_view_that_is_kept_is_refused_and_what_was_taken_from_it_stays(mode, pool):
     kept = []
 
-    class Keeps:
-        def run(self, callable, view, config):
-            callable(view)
-
     def body(args):
         if kept:
             old, tensor, array = kept[0]
@@ -63,7 +60,7 @@ def test_a_view_that_is_kept_is_refused_and_what_was_taken_from_it_stays(mode, p
         kept.append((args, args.tensor(0), args.tensor(0).numpy()))
 
     w = Worker(3, num_sub_workers=1, child_mode=mode)
-    w.add_next_level(Keeps())
+    w.add_next_level(SubWorker())
     with w:
         first, second = w.share(np.array([3, 4])), w.share(np.array([5, 6]))
         handle = w.register(body)

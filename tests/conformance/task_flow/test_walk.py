@@ -14,36 +14,34 @@ from tests.chip_kernels import add_core
 @pytest.mark.spec("FLOW-WALK-1")
 def test_three_levels_from_run_to_leaf_and_back():
     with Worker(3) as memory:
-        trail = memory.share(np.zeros((6, 2), np.int64))
-        step = memory.share(np.zeros(1, np.int64))
+        pids, found = memory.zeros(3, np.int64), []
 
-        def mark():
-            trail[step[0]] = step[0], os.getpid()
-            step[0] += 1
+        def mark(step):
+            assert np.count_nonzero(pids) == step
+            pids[step] = os.getpid()
 
         l3 = Worker(3, num_sub_workers=1)
-        verify = l3.register(lambda: mark())
+        verify = l3.register(lambda: mark(2))
 
         def orch3(orch, args, config):
-            mark()
+            mark(1)
             orch.submit_sub(verify)
 
         w4 = Worker(4, num_sub_workers=0)
         l3_orch = w4.register(orch3)
         w4.add_worker(l3)
-        w4.init()
 
         def orch4(orch, args, config):
-            mark()
+            mark(0)
             assert orch.submit_next_level(l3_orch, TaskArgs(), CallConfig()) is None
 
-        w4.run(orch4)
-        assert step[0] == 3
-        pids = trail[:3, 1].tolist()
-        assert pids[0] == os.getpid() and len(set(pids)) == 3
-        w4.run(orch4)
-        assert trail[3:6, 1].tolist() == pids
-        w4.close()
+        with w4:
+            for _ in range(2):
+                pids[:] = 0
+                w4.run(orch4)
+                found.append(pids.tolist())
+        assert found[0] == found[1]
+        assert found[0][0] == os.getpid() and len(set(found[0])) == 3
 
 
 @pytest.mark.spec("FLOW-WALK-2")
