@@ -1,13 +1,11 @@
 """SEE-GRAPH: graphs without running."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 from simpler_ref import ContinuousTensor, HazardError, Worker
 from simpler_ref import TensorArgType as T
-from tests.far_programs import COUNT, add_up, fleet, fresh
+from tests.far_programs import fleet
 
 from .conftest import increase, make
 
@@ -29,7 +27,7 @@ def numbers(count):
     return ContinuousTensor.make(0, (count,), np.int64)
 
 
-def program(w, x, y):
+def program(w, x, y, tag=T.NO_DEP):
     """Return an orchestration function with all that a run may have."""
 
     def orch_fn(orch, args, config):
@@ -43,7 +41,8 @@ def program(w, x, y):
             orch.submit_sub(w.increase, second)
             orch.submit_sub(w.increase, make((second.tensor(1), T.INOUT)))
         orch.submit_sub_group(w.increase, [make((y, T.INOUT)), make((y[4:], T.OUTPUT_EXISTING))])
-        orch.submit_sub(w.increase, make((y[4:], T.INPUT), (x, T.NO_DEP)))
+        orch.submit_sub(w.increase, make((y[4:], T.INPUT), (x, tag)))
+        orch.submit_sub_many(w.increase, [y.reshape(2, 4)], [T.INOUT], [np.arange(2)])
         orch.submit_sub(w.increase)
 
     return orch_fn
@@ -64,20 +63,24 @@ task 4: increase, a group
     (OUTPUT_EXISTING t3+32 int64[4])
 task 5: increase(INPUT t3+32 int64[4], NO_DEP t1 int64[8])
     after task 4: INPUT t3+32 ← OUTPUT_EXISTING
-task 6: increase()
+task 6: increase(INOUT t3 int64[4], 0)
+    after task 4: INOUT t3 ← INOUT
+task 7: increase(INOUT t3+32 int64[4], 1)
+    after task 4: INOUT t3+32 ← OUTPUT_EXISTING
+task 8: increase()
 """
 
 
 @pytest.mark.spec("SEE-GRAPH-1", "SEE-GRAPH-3")
 def test_a_graph_has_tasks_tags_and_what_each_waits_for(w, x):
     graph = w.graph(program(w, x, w.zeros(8, np.int64)))
-    assert (str(graph), repr(graph)) == (TEXT, "<TaskGraph of 7 tasks and 4 edges>")
-    assert graph.pairs == [(0, 1), (1, 2), (2, 3), (4, 5)]
+    assert (str(graph), repr(graph)) == (TEXT, "<TaskGraph of 9 tasks and 6 edges>")
+    assert graph.pairs == [(0, 1), (1, 2), (2, 3), (4, 5), (4, 6), (4, 7)]
     task = graph.tasks[2]
     assert (task.id, task.name, task.depth, task.is_buffer) == (2, "increase", 1, False)
     assert [one.tag for one in task.arguments] == ["INPUT", "OUTPUT"]
     assert graph.tasks[0].is_buffer and graph.tasks[0].depth == 0
-    assert [len(one.members) for one in graph.tasks] == [1, 1, 1, 1, 2, 1, 1]
+    assert [len(one.members) for one in graph.tasks] == [1, 1, 1, 1, 2, 1, 1, 1, 1]
     assert str(task) == "\n".join(line[4:] for line in TEXT.splitlines()[4:7])
 
 
@@ -164,32 +167,13 @@ def test_a_hazard_is_found_without_running():
         assert str(graph) == "task 0: increase(INPUT t0 int64[8])\n"
 
 
-def anywhere(handle, x, fixed):
-    """Return an orchestration function with buffers, outputs, tiles, scopes and many at once."""
-
-    def orch_fn(orch, args, config):
-        buffer = orch.alloc((COUNT,), np.float32)
-        number = args.scalar(0) if args is not None else 5
-        orch.submit_sub(handle, make((x, T.INPUT), (buffer, T.INOUT), scalars=[number]))
-        with orch.scope():
-            made = make((buffer, T.INPUT), (fresh(), T.OUTPUT), scalars=[number])
-            orch.submit_sub(handle, made)
-            orch.submit_sub(handle, make((made.tensor(1), T.INPUT), (x, T.INOUT), scalars=[0]))
-        orch.submit_sub_many(handle, [fixed[:8].reshape(2, 4)], [T.INOUT], [np.arange(2)])
-        orch.submit_sub(handle, make((fixed[:4], T.INPUT), (x[:4], T.INOUT), scalars=[1]))
-
-    return orch_fn
-
-
 @pytest.mark.spec("SEE-GRAPH-6")
-def test_the_dry_run_of_a_fleet_is_that_of_a_worker_of_this_machine():
+def test_the_dry_run_of_a_fleet_is_that_of_a_worker_of_this_machine(w):
     texts = []
-    for worker in Worker(num_sub_workers=2, check=True), fleet(check=True):
-        with worker as w:
-            handle = w.register(add_up)
-            x, fixed = (w.share(np.zeros(COUNT, np.float32)) for _ in range(2))
-            graph = w.graph(anywhere(handle, x, fixed))
-            assert len(graph.tasks) == 7
-            texts.append(str(graph))
-            assert not x.any()
+    with fleet() as far:
+        far.increase = far.register(increase)
+        for one in (w, far):
+            x, y = (one.zeros(8, np.int64) for _ in range(2))
+            texts.append(str(one.graph(program(one, x, y, T.INPUT))))
+            assert not x.any() and not y.any()
     assert texts[0] == texts[1]

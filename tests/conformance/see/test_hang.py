@@ -18,29 +18,20 @@ from ...system.programs import Concurrently, Fork
 from .conftest import begin, bump, increase, make, wait_at_gate
 
 
-class Told(logging.Handler):
-    """Keeps the reports of the log, and opens a gate at the first one."""
-
-    def __init__(self, gate):
-        super().__init__(logging.WARNING)
-        self.reports, self._gate = [], gate
-
-    def emit(self, record):
-        text = record.getMessage()
-        if text.startswith("no task has ended"):
-            self.reports.append(text.splitlines())
-            self._gate[0] = 1
-
-
 @contextlib.contextmanager
 def heard(gate):
-    """Listen to the log: yield what hears its reports."""
-    log, told = logging.getLogger("simpler_ref"), Told(gate)
-    log.addHandler(told)
-    try:
-        yield told
-    finally:
-        log.removeHandler(told)
+    """Listen to the log: yield the lines of each report, and open the gate at the first one."""
+    log, handler, reports = logging.getLogger("simpler_ref"), logging.Handler(), []
+
+    def emit(record):
+        if record.getMessage().startswith("no task has ended"):
+            reports.append(record.getMessage().splitlines())
+            gate[0] = 1
+
+    handler.emit = emit
+    log.addHandler(handler)
+    yield reports
+    log.removeHandler(handler)
 
 
 @pytest.fixture
@@ -66,9 +57,9 @@ def test_the_report_names_what_each_of_eight_tasks_waits_for_and_counts_the_othe
         for _ in range(8):
             orch.submit_sub(good, make((y, T.INOUT)))
 
-    with heard(gate) as told:
+    with heard(gate) as reports:
         w.run(orchestrate)
-    report = told.reports[0]
+    report = reports[0]
     assert report[:5] == [
         "no task has ended for 0 s:",
         f"  task 0 (wait_at_gate) is RUNNING on {w._life.session.manager.name(0)}",
@@ -126,18 +117,18 @@ def test_calls_that_keep_a_thread_waiting_are_named_by_their_functions(asks, cap
         last = bump(x)
         wait_until(lambda: first.running() and w.top().workers[0].state == "running")
         signal.raise_signal(signal.SIGQUIT)
-        with heard(gate) as told:
+        with heard(gate) as reports:
             if not asks:
                 last.add_done_callback(lambda _: None)
-                wait_until(lambda: told.reports)
+                wait_until(lambda: reports)
             last.result()
         name = w._life.session.manager.name(0)
     runs, waits = (
         f"  task 0 (begin) is RUNNING on {name}",
         "  task 1 (bump) is PENDING: it waits for task 0 (begin) (RUNNING)",
     )
-    assert told.reports[0][1:3] == [runs, waits]
-    assert "@task(timeout=…) ends calls" in told.reports[0][3]
+    assert reports[0][1:3] == [runs, waits]
+    assert "@task(timeout=…) ends calls" in reports[0][3]
     texts = [one.getMessage() for one in caplog.records]
     (report,) = [one.splitlines() for one in texts if one.startswith("Worker of level")]
     assert report[2].split()[3:5] == ["0", "begin"]

@@ -57,27 +57,6 @@ def test_each_step_of_a_task_has_its_time(chained):
     assert set(tasks["outcome"].tolist()) == {1}
 
 
-@pytest.mark.spec("SEE-NOTE-2")
-def test_tensors_and_dependencies_are_noted(traced):
-    seen = []
-
-    def build(orch, handle, x):
-        seen.append(x.ctypes.data)
-        chain(orch, handle, x)
-
-    trace, address = traced(build), seen[0]
-    first = trace.arguments_of(1)[0]
-    assert (first["address"], first["nbytes"], first["tag"]) == (address, 64, T.INOUT)
-    assert [int(one["tag"]) for one in trace.arguments_of(5)] == [T.INPUT, T.INOUT]
-    found = [
-        (int(e["consumer"]), int(e["producer"]), int(e["tensor"]), int(e["kind"]))
-        for e in trace.edges
-    ]
-    assert found[:3] == [(2, 1, 0, L.OWED_DATA), (3, 2, 0, L.OWED_DATA), (5, 3, 0, L.OWED_DATA)]
-    assert (5, 4, 1, L.OWED_DATA) in found and (5, 4, 1, L.OWED_MEMORY) in found
-    assert trace.edges["address"][0] == address
-
-
 @sr.task
 def update(y: sr.InOut, x: sr.In, gate: sr.In):
     while gate[0] == 0:

@@ -3,9 +3,8 @@
 import itertools
 import json
 import os
-import resource
 import signal
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -31,23 +30,11 @@ from tests.support import wait_until
 TASKS = (2, 64)
 
 
-@contextmanager
-def many_open_files():
-    """Have descriptors from 1024 on, for which `select.select` is no good."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (4096, hard))
-    with ExitStack() as stack:
-        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
-        for _ in range(1100):
-            stack.enter_context(open(os.devnull))
-        yield
-
-
 @pytest.fixture(scope="module")
 def traced(tmp_path_factory):
-    """A trace of three tasks at two encrypted endpoints of a program with many open files."""
+    """A trace of three tasks at two encrypted endpoints."""
     path = str(tmp_path_factory.mktemp("traced") / "a.trace")
-    with many_open_files(), Worker(level=4, trace=path) as w:
+    with Worker(level=4, trace=path) as w:
         for _ in range(2):
             w.add_remote_worker(RemoteWorkerSpec(num_sub_workers=1))
         w.register(RemoteCallable(far_side.name(far_side.bump)), inner=True)

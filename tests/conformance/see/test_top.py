@@ -25,7 +25,7 @@ from simpler_ref.workers import top
 from simpler_ref.workers.top import NoAnswerError, Row, SilentError, ask
 
 from ...kernels import kernels
-from ...support import Driver, Gate, small_engine, unmap, updates, wait_until
+from ...support import Gate, updates, wait_until
 from ...system.programs import Concurrently, Fork
 from .conftest import increase, main, make, wait_at_gate
 
@@ -114,14 +114,6 @@ def test_it_tells_what_each_worker_runs_and_what_waits(mode):
 
 
 @pytest.mark.spec("SEE-TOP-1")
-def test_it_is_a_table_in_a_notebook():
-    with Worker(num_sub_workers=1, child_mode="thread") as w:
-        told, one = [], w.top()
-        one._repr_pretty_(SimpleNamespace(text=told.append), False)
-    assert told == [str(one)]
-
-
-@pytest.mark.spec("SEE-TOP-1")
 def test_the_queue_of_a_worker_has_what_it_was_given_and_what_waits_for_it():
     with Worker(num_sub_workers=2, mailbox_depth=2, child_mode="thread") as w:
         gate, task = w.zeros(1, np.int64), sr.task(stay, workers=[1])
@@ -181,73 +173,34 @@ class Changing:
         return self._situations[now].item(i)
 
 
-@pytest.fixture
-def situations():
-    """Return the words of one worker from the first of two tasks to the end of the second."""
-    engine = small_engine(sub=1)
-    driver = Driver(engine)
-    mem, found = engine.mem, []
-    start = driver._worker(0)
-
-    def note(name):
-        found.append((name, mem.copy()))
-
-    driver.begin_run()
-    driver.open_scope()
-    for number, address in enumerate((1 << 20, 1 << 21)):
-        driver.submit_and_settle(updates(address), callable=number)
-        note(f"{number} was sent")
+@pytest.mark.spec("SEE-TOP-1")
+def test_what_is_told_of_a_task_is_of_one_task_whenever_the_words_change(one):
+    mem, start, mems = one.mem, one._worker(0), []
+    for number in range(2):
+        one.submit_and_settle(updates(1 << 20 + number), callable=number)
+        mems.append(mem.copy())  # it was sent
         kernels.receive(mem, 0)
         mem[start + L.W_SINCE] = 100 + number  # the clock is too coarse for a test
-        note(f"{number} runs")
-        driver.post_done(0)
-        note(f"{number} has ended")
-        driver.settle()
-        note(f"{number} is collected")
-    driver.finish_everything()
-    yield start, found
-    unmap(engine)
+        mems.append(mem.copy())  # it runs
+        one.post_done(0)
+        mems.append(mem.copy())  # it has ended
+        one.settle()
+        mems.append(mem.copy())  # it is collected
 
+    def told(words):
+        found = slots.running(words, start)
+        return found and (found[:2], found[3])
 
-@pytest.mark.kernels
-@pytest.mark.spec("SEE-TOP-1")
-def test_what_is_told_of_a_task_is_of_one_task_whenever_the_words_change(situations):
-    start, found = situations
-    mems = [mem for _, mem in found]
-    expected = {name: slots.running(mem, start) for name, mem in found}
-    seen = {one[:2] + one[3:] for one in expected.values() if one is not None}
-    assert seen == {(0, 0, 100), (1, 1, 101)}
-    assert [name for name, one in expected.items() if one] == ["0 runs", "1 runs"]
+    first, second = ((0, 0), 100), ((1, 1), 101)
+    assert [told(words) for words in mems] == [None, first, *[None] * 3, second, None, None]
     whole = Changing([mems[1]], [])
-    slots.running(whole, start)
-    answers = set()
+    told(whole)
     most = whole.count + 6  # in the second look, which repeats the first, everything has changed
-    for reads_before in itertools.combinations_with_replacement(range(most), 4):
-        told = slots.running(Changing(mems[1:6], reads_before), start)
-        answers.add(None if told is None else told[:2] + told[3:])
-    assert answers == {None, (0, 0, 100), (1, 1, 101)}
+    reads_before = itertools.combinations_with_replacement(range(most), 4)
+    assert {told(Changing(mems[1:6], reads)) for reads in reads_before} == {None, first, second}
 
 
 # ---------------------------------------------------------------- asking another process
-@pytest.mark.spec("SEE-TOP-4")
-def test_a_program_whose_threads_are_in_kernels_answers_another_process():
-    with Worker(level=3, num_sub_workers=1) as w:
-        waits, gate = w.register(wait_at_gate), w.zeros(1, np.int64)
-        us = os.getpid()
-        w.start()
-
-        def look():
-            try:
-                (one,) = until(lambda: ask(us), lambda found: are_running(found[0]))
-                assert one.workers[0].function == "wait_at_gate"
-            finally:
-                gate[0] = 1
-
-        with Fork(look) as asker:
-            w.run(lambda orch, args, config: orch.submit_sub(waits, make((gate, T.INPUT))))
-            assert asker.wait() == 0
-
-
 @pytest.mark.spec("SEE-TOP-4")
 def test_a_program_that_keeps_the_interpreter_s_lock_is_said_not_to_answer(started):
     us, (out, into) = os.getpid(), os.pipe()
@@ -439,9 +392,12 @@ def shown():
     )
 
 
-@pytest.mark.spec("SEE-TOP-8")
-def test_the_table_has_a_line_for_each_worker():
-    assert str(shown()).splitlines() == [
+@pytest.mark.spec("SEE-TOP-8", "SEE-TOP-1")
+def test_the_table_has_a_line_for_each_worker_also_in_a_notebook():
+    told = []
+    shown()._repr_pretty_(SimpleNamespace(text=told.append), False)
+    assert told == [str(shown())]
+    assert told[0].splitlines() == [
         "Worker of level 3, process 7: a run, 1 of 4 tasks have ended",
         "  worker           pid  task  function     running  queue",
         "  sub_worker 0      12     3  increase  1 min 15 s      2",
