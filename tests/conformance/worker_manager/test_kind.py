@@ -45,13 +45,6 @@ def notes(memory):
     return memory.share(np.zeros(6, np.int64))
 
 
-def over(kind, **options):
-    """Return a Worker with one next-level worker of a kind."""
-    w = Worker(3, **options)
-    w.add_next_level(kind)
-    return w
-
-
 def run_next_level(w, handle, *args):
     w.run(lambda orch, *_: orch.submit_next_level(handle, *args))
 
@@ -96,7 +89,9 @@ def test_start_and_stop_are_called_once_where_the_tasks_are(notes, mode, last_fa
     def fail(view, config):
         raise ValueError
 
-    with over(Calculator(notes), child_mode=mode) as w:
+    w = Worker(3, child_mode=mode)
+    w.add_next_level(Calculator(notes))
+    with w:
         assert notes[0] == 0, "not before the start"
         fine, failing = w.register(lambda view, config: None), w.register(fail)
         for _ in range(3):
@@ -112,7 +107,7 @@ def test_start_and_stop_are_called_once_where_the_tasks_are(notes, mode, last_fa
 
 
 @pytest.mark.spec("WM-KIND-3")
-def test_an_object_without_run_is_refused_and_adds_nothing():
+def test_an_object_without_run_is_refused_and_adds_nothing_and_level_2_takes_none():
     w = Worker(3, num_sub_workers=1)
     for bad in (object(), 5, lambda: None, None, "run"):
         for add in (w.add_next_level, w.add_sub):
@@ -128,11 +123,7 @@ def test_an_object_without_run_is_refused_and_adds_nothing():
                 orch.submit_next_level(handle)
 
         w.run(orch_fn)
-
-
-@pytest.mark.spec("WM-KIND-3")
-def test_nothing_can_be_added_to_a_level_2_worker():
-    w = Worker(2)
-    for add in (w.add_next_level, w.add_sub):
+    lowest = Worker(2)
+    for add in (lowest.add_next_level, lowest.add_sub):
         with pytest.raises(RuntimeError, match="level 2"):
             add(Calculator(None))

@@ -31,8 +31,6 @@ def test_a_worker_that_said_init_done_is_idle_and_gets_its_first_task(make_drive
 
 
 # ---------------------------------------------------------------- errors
-
-
 @pytest.mark.spec("WM-LOOP-3")
 def test_the_report_is_error_1_with_type_and_text(make_driver):
     """Nobody collects while the test looks at what a worker has written."""
