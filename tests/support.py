@@ -549,3 +549,9 @@ def inside(address: int, nbytes: int, base: int, size: int) -> bool:
 def shared_pages():
     """Return the bytes of shared memory that the system has for this process and its workers."""
     return sum(512 * os.fstat(one.fd).st_blocks for one in regions._owners if one._fd >= 0)
+
+
+def shared_spans(pid):
+    """Return start → (offset, device, inode, path) of the shared mappings of a process."""
+    rows = [line.split(maxsplit=5) for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
+    return {int(r[0].split("-")[0], 16): tuple(r[2:]) for r in rows if r[1] == "rw-s"}

@@ -4,7 +4,6 @@ import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
 
 from simpler_ref import CallConfig, TaskArgs, Worker
@@ -16,17 +15,7 @@ from simpler_ref.stepping import Mailbox, TaskSlots, WorkerManager
 from simpler_ref.task_interface import MailboxState, TaskState, WorkerType
 from simpler_ref.task_interface import TensorArgType as T
 from tests.spec_rules import ROOT
-from tests.support import (
-    Gate,
-    Member,
-    auto,
-    key,
-    make_args,
-    reads,
-    updates,
-    wait_until,
-    writes,
-)
+from tests.support import Gate, Member, auto, key, make_args, reads, updates, wait_until, writes
 
 
 @pytest.mark.spec("ORCH-API-1")
@@ -192,7 +181,8 @@ def test_a_look_at_a_task_tells_all_of_it():
 
         def orch_fn(orch, args, config):
             buffer = orch.alloc(1000, "uint8")  # 0
-            first = make_args((buffer, T.INOUT), (key(0, 3000), T.OUTPUT), (key(0, 3000), T.OUTPUT))
+            given = (buffer, T.INOUT), (key(0, 3000), T.OUTPUT), (key(0, 3000), T.OUTPUT)
+            first = make_args(*given, scalars=[-7, 2.5])
             orch.submit_sub(hold, first)  # 1
             with orch.scope():
                 reads_both = make_args((first.tensor(1), T.INPUT), (buffer, T.INPUT))
@@ -207,12 +197,14 @@ def test_a_look_at_a_task_tells_all_of_it():
 
             tells(looks[0], task_id=0, state=TaskState.COMPLETED, ring_idx=0, callable=None)
             tells(looks[0], fanin_count=0, fanin_released=0, fanin_producers=(), worker=None)
+            tells(looks[0], worker_type=None, config=None, output_keys=((buffer.data, -1),))
             tells(looks[0], fanout_consumers=(1, 2))
             tells(looks[0], fanout_total=3, fanout_released=1, slab=(buffer.data, 1024))
 
             tells(looks[1], fanin_count=1, fanin_released=1, fanin_producers=(0,))
             tells(looks[1], fanout_consumers=(2, 3))
-            tells(looks[1], fanout_total=3, fanout_released=0)
+            tells(looks[1], fanout_total=3, fanout_released=0, config=CallConfig(), group_size=0)
+            assert looks[1].task_args == (tuple(map(first.tensor, range(3))), (-7, 2.5))
             assert looks[1].slab == (first.tensor(1).data, 2 * 3072)
             assert looks[1].callable.endswith("hold")
             assert looks[1].worker.startswith("sub_worker ")
@@ -245,58 +237,24 @@ def test_a_look_has_each_field_that_the_documents_give_a_slot_and_the_page_lists
 
 
 @pytest.mark.spec("ORCH-API-6")
-def test_a_look_at_a_group_tells_of_each_member():
-    with Gate() as started, Gate() as go, Worker(3, num_sub_workers=3) as w:
-        cells = w.share(np.zeros(4, np.int64))
-
-        @w.register
-        def member(args):
-            if args.scalar(0):
-                started.open(1)
-                go.wait()
-
-        def orch_fn(orch, args, config):
-            one = make_args((cells[:2], T.INPUT), (cells[2:], T.INOUT), scalars=[1])
-            two = make_args((cells[::2], T.OUTPUT_EXISTING), scalars=[0, -7, 2.5])
-            orch.submit_sub_group(member, [one, two])  # 0
-            reads_it = make_args((cells[2:], T.INPUT), scalars=[0])
-            orch.submit_sub(member, reads_it)  # 1
-            buffer = orch.alloc(8, "uint8")  # 2
-            started.wait()
-            wait_until(lambda: orch.ring.slot_state(0).sub_complete_count == 1)
-            group, after, alloc = map(orch.ring.slot_state, range(3))
-            go.open()
-            tells(group, group_size=2, sub_complete_count=1, worker_type=WorkerType.SUB)
-            tells(group, task_args=None, config=CallConfig(), fanin_count=0, fanout_consumers=(1,))
-            (first, second), (a, b) = group.task_args_list, group.workers
-            assert first == ((one.tensor(0), one.tensor(1)), (1,))
-            assert second == ((two.tensor(0),), (0, -7, 2.5))
-            assert a != b and all(name.startswith("sub_worker ") for name in (a, b))
-            assert group.output_keys == ((one.tensor(1).data, -1), (two.tensor(0).data, -1))
-            tells(after, group_size=0, workers=(), output_keys=(), fanin_released=0)
-            tells(
-                after, task_args=((reads_it.tensor(0),), (0,)), fanin_producers=(0,), fanin_count=1
-            )
-            tells(alloc, worker_type=None, config=None, output_keys=((buffer.data, -1),))
-
-        assert w.run(orch_fn).tasks == 3
-
-
-@pytest.mark.spec("ORCH-API-6")
 @pytest.mark.kernels
-def test_the_members_of_a_group_have_their_workers_from_when_they_are_sent(make_driver):
+def test_a_look_at_a_group_tells_of_each_member_and_of_its_worker_from_when_it_is_sent(make_driver):
     driver = make_driver(sub=3)
-    members = [Member((updates(4096),), worker=2), Member((), scalars=(5,))]
+    members = [Member((reads(64), updates(4096)), worker=2), Member((), scalars=(5,))]
     slot = driver.submit_group(*members)
-    look = view_of(driver).slot_state(driver.id(slot))
-    tells(look, workers=(None, None), sub_complete_count=0, group_size=2)
+
+    def look():
+        return view_of(driver).slot_state(driver.id(slot))
+
+    tells(look(), workers=(None, None), sub_complete_count=0, group_size=2, task_args=None)
+    tells(look(), worker_type=WorkerType.SUB, output_keys=((4096, -1),))
+    (tensors, none), last = look().task_args_list
+    assert ([one.data for one in tensors], none, last) == ([64, 4096], (), ((), (5,)))
     driver.settle()
-    look = view_of(driver).slot_state(driver.id(slot))
-    tells(look, workers=("2", "0"), sub_complete_count=0, state=TaskState.RUNNING)
+    tells(look(), workers=("2", "0"), sub_complete_count=0, state=TaskState.RUNNING)
     driver.post_done(2)
     driver.settle()
-    look = view_of(driver).slot_state(driver.id(slot))
-    tells(look, workers=("2", "0"), sub_complete_count=1, output_keys=((4096, -1),))
+    tells(look(), workers=("2", "0"), sub_complete_count=1)
 
 
 @pytest.mark.spec("ORCH-API-6")

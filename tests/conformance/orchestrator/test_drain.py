@@ -1,13 +1,11 @@
 """ORCH-DRAIN: an orchestration function waits for what it has submitted."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 
 from simpler_ref import DataType, TaskArgs, TensorArgType, Worker
 from simpler_ref.errors import TaskError
-from tests.support import DEADLINE_S, Gate, make_args
+from tests.support import Gate, make_args
 
 
 def add_one(args):
@@ -63,20 +61,3 @@ def test_drain_raises_what_has_failed_once_all_else_has_ended():
         failing, step = w.register(fail), w.register(let_fail)
         with pytest.raises(TaskError, match="no luck"):
             w.run(orch_fn)
-
-
-@pytest.mark.spec("ORCH-DRAIN-2", "ORCH-MISUSE-7", "ORCH-INV-1", "SPEED-REPLAY-1")
-def test_drain_is_refused_on_another_thread_after_the_run_and_in_a_recording(w):
-    kept = []
-
-    def orch_fn(orch, args, config):
-        kept.append(orch)
-        with ThreadPoolExecutor(1) as other:
-            refusal = other.submit(orch.drain).exception(DEADLINE_S)
-        assert isinstance(refusal, RuntimeError) and "thread" in str(refusal)
-
-    w.run(orch_fn)
-    with pytest.raises(RuntimeError, match="run has ended"):
-        kept[0].drain()
-    with pytest.raises(RuntimeError, match="drain cannot be recorded"):
-        w.record(lambda orch, args, config: orch.drain())

@@ -12,7 +12,6 @@ import types
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing.shared_memory import SharedMemory
-from pathlib import Path
 
 import numba
 import numpy as np
@@ -24,7 +23,7 @@ from simpler_ref import Worker, WorkerLostError
 from simpler_ref.system import forks, regions
 from simpler_ref.task_interface import TensorArgType as T
 from simpler_ref.workers import processes
-from tests.support import make_args
+from tests.support import make_args, shared_spans
 from tests.system.programs import Concurrently, Fork
 
 VARIABLES = "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"
@@ -163,17 +162,6 @@ def test_the_hook_declares_the_order_of_locks():
     assert places == sorted(places)
 
 
-def mapping(pid, address):
-    """Return (start, offset, device, inode, path) of the shared mapping that holds an address."""
-    for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
-        span, mode, offset, device, inode, *path = line.split(maxsplit=5)
-        start, end = (int(part, 16) for part in span.split("-"))
-        if start <= address < end:
-            assert mode == "rw-s", mode
-            return start, offset, device, inode, *path
-    raise AssertionError(f"nothing is mapped at {address:#x}")
-
-
 @pytest.mark.spec("ORCH-FORK-4")
 def test_all_shared_memory_is_mapped_before_the_first_fork_at_one_address():
     small = {"heap_ring_size": 1 << 16, "arena_size": 1 << 16, "task_window": 64, "values_size": 1}
@@ -200,13 +188,10 @@ def test_all_shared_memory_is_mapped_before_the_first_fork_at_one_address():
         w.run(orch_fn)
         assert out.tolist() == [[*addresses(), one.ctypes.data] for one in (late, later)]
         assert late.tolist() == later.tolist() == [5, 5, 5]
-        for pid in w.worker_pids():
+        here = shared_spans(os.getpid())
+        for theirs in map(shared_spans, w.worker_pids()):
             for address in addresses():
-                assert mapping(pid, address) == mapping(os.getpid(), address)
-
-
-def path_of(array):
-    return mapping(os.getpid(), array.ctypes.data)[-1]
+                assert theirs[address] == here[address]
 
 
 @pytest.mark.spec("ORCH-FORK-6")
@@ -214,7 +199,9 @@ def test_a_region_has_no_name_and_may_be_larger_than_dev_shm():
     space = os.statvfs("/dev/shm")
     large = (space.f_blocks + 1) * space.f_frsize
     for nbytes in (2 << 20, large):
-        assert path_of(regions.create(nbytes)) == "/memfd:simpler-region (deleted)"
+        array = regions.create(nbytes)
+        *_, path = shared_spans(os.getpid())[array.ctypes.data]
+        assert path == "/memfd:simpler-region (deleted)"
 
 
 @pytest.mark.spec("ORCH-FORK-6")

@@ -15,16 +15,7 @@ from simpler_ref.jit import tensormap
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.orchestrator import INVALID, TensorMap
 from tests.kernels import Kernels
-from tests.support import (
-    COMPLETED,
-    FREE,
-    Driver,
-    make_args,
-    overwrites,
-    reads,
-    updates,
-    writes,
-)
+from tests.support import COMPLETED, FREE, Driver, make_args, overwrites, reads, updates, writes
 
 pytestmark = pytest.mark.kernels
 
@@ -152,8 +143,6 @@ def test_the_map_equals_a_dictionary_while_it_grows_and_shrinks(seeds, count, st
 
 
 # ---------------------------------------------------------------- what a graph sees
-
-
 @pytest.mark.spec("ORCH-MAP-2", "ORCH-MAP-3")
 def test_a_replaced_producer_stays_live_for_the_consumers_it_has(driver):
     driver.open_scope()

@@ -309,9 +309,6 @@ def test_a_terminals_ctrl_c_reaches_the_workers_as_well_and_none_of_them_minds(c
         assert capfd.readouterr() == ("", "")
 
 
-# ---------------------------------------------------------------- the end
-
-
 def ignored_by_programs():
     """Return the signals that a program which is started here ignores, as a mask."""
     status = subprocess.run(["cat", "/proc/self/status"], capture_output=True, text=True).stdout

@@ -51,23 +51,16 @@ def test_the_workers_function_sees_no_tag(w):
         w.run(lambda orch, *_: orch.submit_sub(handle, make_args((key(4096), T.INPUT))))
 
 
-@pytest.mark.spec("ORCH-SUBMIT-5")
-def test_a_task_takes_one_reference_for_the_innermost_scope_only(driver):
-    outer = driver.submit()
-    driver.open_scope()
-    inner = driver.submit()
-    assert driver.refs(outer) == driver.refs(inner) == (1, 0)
-    driver.close_scope()
-    assert (driver.refs(inner), driver.refs(outer)) == ((1, 1), (1, 0))
-
-
-@pytest.mark.spec("ORCH-SUBMIT-4", "ORCH-SUBMIT-6", "ORCH-SUBMIT-7")
-def test_submit_returns_the_slot_queues_one_entry_and_writes_no_producers_list(driver):
+@pytest.mark.spec("ORCH-SUBMIT-4", "ORCH-SUBMIT-5", "ORCH-SUBMIT-6", "ORCH-SUBMIT-7")
+def test_submit_queues_one_entry_takes_one_reference_and_writes_no_producers_list(driver):
     producers = [driver.submit(writes(4096)), driver.submit(writes(8192))]
     assert [driver.lookup(4096), driver.lookup(8192)] == producers
     assert [driver.id(slot) for slot in producers] == [0, 1]
     assert driver.wiring_queue() == producers
+    driver.open_scope()
     consumer = driver.submit(reads(4096), updates(8192), reads(8192), reads(12288))
+    driver.close_scope()
+    assert [driver.refs(slot) for slot in (*producers, consumer)] == [(2, 0), (2, 0), (1, 1)]
     assert driver.wiring_queue() == [*producers, consumer]
     assert {edge.producer for edge in driver.edges(consumer)} == set(producers)
     assert {edge.consumer for edge in driver.edges(consumer)} == {consumer}

@@ -200,6 +200,7 @@ def test_what_has_no_meaning_in_a_recording_is_refused(w):
             lambda: orch.free(0, 8),
             lambda: orch.copy_to(0, 8, 8, 8),
             lambda: orch.copy_from(0, 8, 8, 8),
+            orch.drain,
             orch.live_tasks,
             lambda: orch.ring,
         ):

@@ -20,7 +20,7 @@ from simpler_ref.task_interface import TensorArgType as T
 from simpler_ref.workers import fresh_interpreter, processes
 from tests.chip_kernels import add_core
 from tests.spec_rules import ROOT
-from tests.support import DEADLINE_S, make_args, wait_until
+from tests.support import DEADLINE_S, make_args, shared_spans, wait_until
 from tests.system.programs import Fork
 
 from .own import run_sub
@@ -87,13 +87,6 @@ def test_a_fresh_interpreter_has_the_memory_the_flags_and_the_paths_and_nothing_
             theirs = shared_spans(pid)
             for region in regions:
                 assert theirs[region.ctypes.data] == shared_spans(os.getpid())[region.ctypes.data]
-
-
-def shared_spans(pid):
-    """Return start → (offset, device, inode) of the shared mappings of a process."""
-    with open(f"/proc/{pid}/maps") as lines:
-        rows = [line.split(maxsplit=5) for line in lines]
-    return {int(r[0].split("-")[0], 16): tuple(r[2:5]) for r in rows if r[1] == "rw-s"}
 
 
 def said_by(program, **environment):
