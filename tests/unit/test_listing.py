@@ -101,13 +101,3 @@ def test_parts_side_by_side_do_what_the_graph_does_one_task_after_the_other(seed
     assert all(home[one] == right[one] for one in range(ARRAYS))
     gets = [get for part in told.parts for task in part.tasks for get in task.gets]
     assert {get.what for get in gets} == {what for one in several for what in one.shown}
-
-
-def test_each_version_goes_at_most_once_to_an_endpoint():
-    tasks, sizes = drawn(random.Random(1), 200, 3)
-    cut = replays.Cutter(tasks, [number % 3 for number in range(len(tasks))], range(ARRAYS))
-    for part in cut.parts:
-        gets = [get.what for task in part.tasks for get in task.gets]
-        assert gets and len(gets) == len({*gets})
-        assert part.tensors >= {get.tensor for get in gets}
-    assert len(sizes) > 200

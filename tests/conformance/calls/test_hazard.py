@@ -24,20 +24,6 @@ def s():
 
 # ---------------------------------------------------------------- who waits
 @pytest.mark.spec("CALL-HAZARD-1")
-@pytest.mark.parametrize("write", [writes, overwrites, updates])
-@pytest.mark.parametrize("read", [reads, updates])
-def test_a_reader_needs_the_writer_of_any_of_its_bytes(s, write, read):
-    writer = s.submit("writer", write(AT, nbytes=100))
-    assert s.kinds(read(AT + 99, nbytes=50)) == {"writer": NEEDS}
-    assert s.kinds(read(AT + 100, nbytes=50)) == {}
-    assert s.kinds(read(AT - 8, nbytes=9)) == {"writer": NEEDS}
-    reader = s.submit("reader", read(AT + 99), writes(AT + 200))
-    after = s.submit("after", reads(AT + 200))
-    s.finish(writer, fails=True)
-    assert reader.state == after.state == L.FAILED
-
-
-@pytest.mark.spec("CALL-HAZARD-1")
 def test_a_writer_waits_for_all_readers_since_the_last_write(s):
     first = s.submit("first", writes(AT))
     s.finish(first)

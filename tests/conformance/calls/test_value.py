@@ -93,34 +93,6 @@ def arange(n, *, dtype=np.int64, order="C"):
 
 
 LARGE = 200
-SHAPES = {
-    "square": lambda n: arange(n),
-    "columns first": lambda n: arange(n, order="F"),
-    "transposed": lambda n: arange(n).T,
-    "reshaped": lambda n: arange(n).reshape(2, -1),
-    "beginning": lambda n: arange(n)[: n // 2],
-    "end": lambda n: arange(n)[n // 2 :],
-    "every other": lambda n: arange(n)[:, ::2],
-    "swapped": lambda n: arange(n, dtype=">i4"),
-    "dates": lambda n: arange(n).astype("M8[s]"),
-    "records": lambda n: np.zeros(n * n, [("a", int), ("b", "S3")]),
-    "many axes": lambda n: arange(n).reshape((1,) * 17 + (n, n)),
-    "in a list": lambda n: [arange(n), arange(n) + 1],
-}
-
-
-@pytest.mark.spec("CALL-VALUE-2")
-@pytest.mark.parametrize("make", SHAPES.values(), ids=SHAPES)
-def test_arrays_that_tasks_make_one_after_another_are_copies_of_their_own(w, make):
-    right, futures = make(LARGE), [w.submit(make, LARGE) for _ in range(12)]
-    for future in futures:
-        found = future.result()
-        for got, one in (
-            zip(found, right, strict=True) if isinstance(right, list) else [(found, right)]
-        ):
-            assert (got == one).all() and (got.dtype, got.shape) == (one.dtype, one.shape)
-            assert got.flags.writeable and got.flags.aligned
-            got[...] = got[:1]  # the values of other calls stay
 
 
 @sr.task
@@ -150,28 +122,6 @@ def test_a_task_may_write_what_another_has_returned(w, n):
 
     assert isinstance(w.submit(fails, value).exception(), ValueError)
     assert (value.result() == arange(n)).all() and add_to(value).result()[0] == right
-
-
-@pytest.mark.spec("CALL-VALUE-2")
-def test_a_process_that_a_task_forks_has_its_arrays_for_itself():
-    def fork(n):
-        array, (out, into) = arange(n), os.pipe()
-        child = os.fork()
-        if child == 0:
-            same = (array == arange(n)).all()
-            array[:] = 0
-            more = np.zeros((n, n), int)
-            more += 1
-            os.write(into, bytes([bool(same)]))
-            os._exit(0)
-        os.waitpid(child, 0)
-        right = os.read(out, 1) == b"\1"
-        os.close(out), os.close(into)
-        return array if right else None
-
-    with sr.Worker(num_sub_workers=1) as w:
-        for _ in range(6):
-            assert (w.submit(fork, LARGE).result() == arange(LARGE)).all()
 
 
 @pytest.mark.spec("CALL-VALUE-2")

@@ -1,7 +1,5 @@
 """SPEED-DEPTH: more than one task per worker."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 from numba import int64
@@ -12,7 +10,6 @@ from simpler_ref.jit import layout as L
 from tests.support import (
     COMPLETED,
     CONSUMED,
-    DEADLINE_S,
     PENDING,
     READY,
     RUNNING,
@@ -28,23 +25,6 @@ from tests.support import (
 KEY = 0x7000_0000
 FOREVER_NS = 10**13
 DEPTHS = pytest.mark.parametrize("depth", [1, 2, 3, 7])
-
-
-@DEPTHS
-@pytest.mark.spec("SPEED-DEPTH-1")
-def test_a_worker_is_given_as_many_tasks_as_it_has_frames(make_driver, depth):
-    driver = make_driver(depth=depth, sub=1)
-    slots = [driver.submit(scalars=[i], callable=i % 5) for i in range(depth + 3)]
-    driver.settle()
-    assert driver.all_given(0) == slots[:depth]
-    assert [driver.state(slot) for slot in slots] == [RUNNING] * depth + [READY] * 3
-    for frame, i in zip(driver.frames(0), range(depth), strict=True):
-        assert driver.mailbox_state(0, frame) == (L.TASK_READY, 0)
-        box = driver.mailbox(0, frame)
-        assert box[L.MAILBOX_OFF_DIGEST :][:32].tobytes() == driver.digest(i % 5)
-        assert box[L.MAILBOX_OFF_ARGS :][:16].tobytes() == np.array([1 << 32, i]).tobytes()
-    driver.answer_and_settle(0)
-    assert driver.all_given(0) == slots[1 : depth + 1], "the room is used at once"
 
 
 def busy_driver(make_driver, depth, tasks, **size):
@@ -79,30 +59,6 @@ def test_while_a_worker_sleeps_no_task_is_put_behind_another(make_driver, kind):
     driver.mem[L.DEFER_NS] = 0
     driver.settle()
     assert driver.worker_of(slot) == first + 1
-
-
-@DEPTHS
-@pytest.mark.spec("SPEED-DEPTH-2")
-def test_a_mailbox_is_had_when_all_tasks_of_its_worker_are_collected(make_driver, depth):
-    driver = busy_driver(make_driver, depth, [depth, 0])
-    slots = driver.all_given(0)
-    with ThreadPoolExecutor(1) as threads:
-        asked = threads.submit(driver.k.claim_mailbox, driver.mem, 0, FOREVER_NS)
-        wait_until(lambda: driver.word(0, L.W_CLAIM) == L.CLAIM_WAITS)
-        own, other = driver.submit(owner=0), driver.submit()
-        for _ in slots:
-            driver.settle()
-            assert driver.word(0, L.W_CLAIM) == L.CLAIM_WAITS and not asked.done()
-            assert driver.all_given(0) == [s for s in slots if driver.state(s) == RUNNING]
-            driver.post_done(0)
-        driver.settle()
-        assert asked.result(DEADLINE_S) == L.OK
-    assert (driver.state(own), driver.state(other)) == (READY, RUNNING)
-    assert driver.worker_of(other) == 1
-    assert driver.mailbox_state(0) == (L.IDLE, 0), "where the worker waits"
-    driver.k.release_mailbox(driver.mem, 0)
-    driver.settle()
-    assert (driver.all_given(0), driver.mailbox_state(0)) == ([own], (L.TASK_READY, 0))
 
 
 @leaf

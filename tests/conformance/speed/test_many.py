@@ -12,7 +12,7 @@ from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.orch import room
 from simpler_ref.task_interface import TensorArgType as T
 from simpler_ref.task_interface import make_tensor
-from tests.by_hand import HEAP, ByHand
+from tests.by_hand import ByHand
 from tests.support import Gate, Terminated, make_args, terminated_after
 
 KIB = 1024
@@ -78,22 +78,6 @@ def test_tasks_for_next_level_workers_get_their_workers_and_configuration():
 
 
 # ---------------------------------------------------------------- columns
-@pytest.mark.spec("SPEED-MANY-2")
-def test_rows_of_an_array_one_tensor_for_all_and_outputs_are_columns(hand):
-    one, backwards = make_tensor(BLOCK[7]), BLOCK[::-1][:3]
-    named = Rows(BLOCK, [3, 0, 3])
-    tags = [T.INPUT, T.INPUT, [T.INPUT, T.NO_DEP, T.INOUT], T.OUTPUT, T.OUTPUT]
-    columns = [backwards, one, named, output(100), output(0)]
-    got = hand.orch.submit_sub_many(hand.sub, columns, tags)
-    address = [row.ctypes.data for row in BLOCK]
-    assert got.dtype == np.uint64
-    assert hand.relative(got.view(np.int64)).tolist() == [
-        [address[7], address[7], address[3], HEAP, 0],
-        [address[6], address[7], address[0], HEAP + KIB, 0],
-        [address[5], address[7], address[3], HEAP + 2 * KIB, 0],
-    ]
-
-
 COLUMNS = [
     *(np.array([-1, 2, 3], np.int8), np.array([1, 2, 1 << 63], np.uint64)),
     *(np.array([1.5, -0.0, np.inf]), np.array([1.5, -2.0, np.nan], np.float32)),

@@ -82,54 +82,6 @@ def test_recording_calls_the_function_once_and_starts_nobody():
         assert calls == [(("thing", 5), 3)]
 
 
-@pytest.mark.spec("SPEED-REPLAY-2")
-def test_a_replay_gives_the_results_of_a_fresh_run(w):
-    copy = w.register(lambda args: np.copyto(args.tensor(1).numpy(), args.tensor(0).numpy()))
-    x, y, z = numbers(w, 5, 100, 100)
-
-    def orch_fn(orch, args, config):
-        x, y = args.tensor(0), args.tensor(1)
-        for step in range(4):
-            with orch.scope():
-                buffer = orch.alloc((3,), np.int64)
-                orch.submit_sub(w.set, make_args((buffer, T.INOUT), scalars=[step]))
-                made = make_args((x, T.INPUT), (tensor(0, 3, DataType.INT64), T.OUTPUT))
-                orch.submit_sub(copy, made)
-                one = make_args((buffer, T.INPUT), (made.tensor(1), T.INPUT), (y, T.INOUT))
-                orch.submit_sub_group(w.add, [one])
-        scalars = [args.scalar(0), args.scalar(1)]
-        orch.submit_sub_many(w.add, [y], [T.INOUT], scalars, count=3)
-
-    fresh = w.run(orch_fn, make_args((x, T.INPUT), (y, T.INOUT), scalars=[10, 20]))
-    graph = w.record(orch_fn, make_args((x, T.INPUT), (z, T.INOUT), scalars=[10, 20]))
-    for _ in range(3):
-        z[:] = 100
-        timing = graph.run()
-        assert timing.tasks == fresh.tasks == graph.tasks
-        assert z.tolist() == y.tolist() == [216] * 3
-        assert timing.host_wall_ns > 0
-
-
-@pytest.mark.spec("SPEED-REPLAY-3")
-def test_a_scalar_passed_on_is_bound_anew_and_one_computed_is_not(w):
-    (x,) = numbers(w, 0)
-
-    def write(args):
-        args.tensor(0).numpy()[:] = args.scalar(0), args.scalar(1), int(args.scalar_float(2) * 4)
-
-    listed = w.register(write)
-
-    def orch_fn(orch, args, config):
-        for _ in range(args.scalar(0)):  # as often as the recording says
-            scalars = [args.scalar(0), args.scalar(0) + 1, args.scalar_float(1)]
-            orch.submit_sub(listed, make_args((x, T.INOUT), scalars=scalars))
-
-    graph = w.record(orch_fn, make_args(scalars=[2, 0.25]))
-    graph.run()
-    assert (x.tolist(), graph.run(make_args(scalars=[9, 2.5])).tasks) == ([2, 3, 1], 2)
-    assert x.tolist() == [9, 3, 10]
-
-
 MISFITS = [
     (lambda x, y: make_args((x, T.INPUT), scalars=[1]), "has 1 tensors, the recording has 2"),
     (lambda x, y: bound(x, y, 1, 2), "args has 2 scalars, the recording has 1"),
@@ -193,31 +145,8 @@ def test_memory_of_a_recording_cannot_be_read_or_written(w):
 
 
 @pytest.mark.spec("SPEED-REPLAY-1")
-def test_what_has_no_meaning_in_a_recording_is_refused(w):
-    def orch_fn(orch, args, config):
-        for call in (
-            lambda: orch.malloc(0, 8),
-            lambda: orch.free(0, 8),
-            lambda: orch.copy_to(0, 8, 8, 8),
-            lambda: orch.copy_from(0, 8, 8, 8),
-            orch.drain,
-            orch.live_tasks,
-            lambda: orch.ring,
-        ):
-            with pytest.raises(RuntimeError, match="cannot be recorded"):
-                call()
-
-    kept = []
-    w.record(lambda orch, *given: (orch_fn(orch, *given), kept.append(orch)))
-    with pytest.raises(RuntimeError, match="run has ended"):
-        kept[0].submit_sub(w.add)
-    with pytest.raises(TypeError, match="record expects an orchestration function"):
-        w.record(17)
-
-
-@pytest.mark.spec("SPEED-REPLAY-1")
-def test_what_no_run_would_accept_is_refused_when_it_is_recorded(w):
-    caught = []
+def test_what_cannot_be_recorded_and_what_no_run_would_accept_is_refused(w):
+    caught, kept = [], []
 
     def refused(kind, message, call, *args, **more):
         with pytest.raises(kind, match=message):
@@ -225,6 +154,13 @@ def test_what_no_run_would_accept_is_refused_when_it_is_recorded(w):
         caught.append(message)
 
     def orch_fn(orch, args, config):
+        kept.append(orch)
+        for method, *sizes in (
+            *(("malloc", 0, 8), ("free", 0, 8), ("copy_to", 0, 8, 8, 8), ("copy_from", 0, 8, 8, 8)),
+            *(("drain",), ("live_tasks",)),
+        ):
+            refused(RuntimeError, "cannot be recorded", getattr(orch, method), *sizes)
+        refused(RuntimeError, "cannot be recorded", lambda: orch.ring)
         refused(TypeError, "submit_sub expects a CallableHandle", orch.submit_sub, add)
         refused(TypeError, "args must be a TaskArgs", orch.submit_sub, w.add, "x")
         refused(KeyError, "was unregistered", orch.submit_sub, gone)
@@ -247,7 +183,9 @@ def test_what_no_run_would_accept_is_refused_when_it_is_recorded(w):
     with Worker(3, num_sub_workers=1) as other:
         foreign = other.register(lambda: 1)
         graph = w.record(orch_fn)
-    assert (len(caught), graph.tasks, graph.run().tasks) == (12, 0, 0)
+    assert (len(caught), graph.tasks, graph.run().tasks) == (19, 0, 0)
+    refused(RuntimeError, "run has ended", kept[0].submit_sub, w.add)
+    refused(TypeError, "record expects an orchestration function", w.record, 17)
 
 
 @pytest.mark.spec("SPEED-REPLAY-2")
