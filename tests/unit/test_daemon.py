@@ -202,18 +202,14 @@ def test_messages_that_are_no_requests_are_refused(fleet, served, key_file):
     fleet.start(manifest(), 0).stop(DEADLINE_S)
 
 
-def test_a_daemon_that_is_not_there_is_named(key_file):
-    fleet = HostFleet(["tcp://127.0.0.1:1"], keys=key_file)
-    text = refused(fleet, manifest({"start_timeout_s": 0.3}))
-    assert "tcp://127.0.0.1:1 could not be started: no answer in time; is it started" in text
-
-
-def test_a_host_that_nobody_knows_is_named(key_file, monkeypatch):
+def test_a_daemon_that_is_not_there_and_a_host_that_nobody_knows_are_named(key_file, monkeypatch):
     def unknown(host):
         raise sockets.gaierror(sockets.EAI_NONAME, "Name or service not known")
 
-    monkeypatch.setattr(sockets, "gethostbyname", unknown)
     fleet = HostFleet(["tcp://127.0.0.1:1"], keys=key_file)
+    text = refused(fleet, manifest({"start_timeout_s": 0.3}))
+    assert "tcp://127.0.0.1:1 could not be started: no answer in time; is it started" in text
+    monkeypatch.setattr(sockets, "gethostbyname", unknown)
     text = refused(fleet, manifest({"start_timeout_s": 0.3}))
     assert text.endswith("apart? 127.0.0.1: Name or service not known")
 

@@ -67,18 +67,10 @@ def start_peer():
 
 @contextlib.contextmanager
 def getting(mover, other, several, ended):
-    """Have a mover get windows of another one on a thread; yield what has come, and the error."""
-    here, errors = [], []
-
-    def get():
-        try:
-            mover.get_all(other.address, several, here.append, ended)
-        except TransferError as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=get)
-    thread.start()
-    yield here, errors
+    """Have a mover get windows of another one on a thread; yield what has come, and the thread."""
+    here = []
+    thread = Waiting(mover.get_all, other.address, several, here.append, ended)
+    yield here, thread
     thread.join()
 
 
@@ -97,14 +89,14 @@ def test_what_is_got_comes_when_it_is_offered_in_any_order(open_mover, ended):
     into = [np.zeros_like(one) for one in sources]
     keys = [new_key() for _ in sources]
     several = [Span(key, one, one.nbytes) for key, one in zip(keys, into, strict=True)]
-    with getting(other, owner, several, ended) as (here, errors):
+    with getting(other, owner, several, ended) as (here, thread):
         for i in 0, 1, 3, 2:
             assert i not in here and not into[i].any()
             one = sources[i]
             owner.offer_to_gets(Window(keys[i], one.ctypes.data, one.nbytes, READ))
             if i != 3:  # which is asked for once there is less under way
                 wait_until(lambda i=i: i in here)
-    assert sorted(here) == [0, 1, 2, 3] and not errors
+    assert sorted(here) == [0, 1, 2, 3] and thread.error is None
     assert all(np.array_equal(*pair) for pair in zip(sources, into, strict=True))
 
 
@@ -113,13 +105,13 @@ def test_to_get_what_never_comes_ends(open_mover, ended, how):
     owner, other = open_mover(), open_mover()
     into, late = numbers(100), numbers(100, 2)
     before = into.copy()
-    with getting(other, owner, [Span(5, into, into.nbytes)], ended) as (here, errors):
+    with getting(other, owner, [Span(5, into, into.nbytes)], ended) as (here, thread):
         wait_until(lambda: owner._gets)
         if how == "its mover is closed":
             owner.close()
         else:
             os.eventfd_write(ended, 1)
-    assert not here and "cannot fetch 100 bytes" in str(errors[0])
+    assert not here and "cannot fetch 100 bytes" in str(thread.error)
     if how != "its mover is closed":
         owner.offer_to_gets(Window(5, late.ctypes.data, late.nbytes, READ))  # too late
     assert np.array_equal(into, before)

@@ -194,28 +194,6 @@ def test_a_task_that_will_be_skipped_has_no_ticket(driver):
     assert ticket(driver, 1) == L.NONE
 
 
-# ---------------------------------------------------------------- 1: what an endpoint is sent
-@pytest.mark.spec("REMOTE-AHEAD-1")
-def test_the_endpoint_has_its_next_tasks_before_the_current_one_has_ended(tmp_path):
-    with held(tmp_path) as it:
-        buffers = [it.made.buffer(0, [k]) for k in range(2)]
-        it.made.handle(far_side.add_one)
-        before = it.frames()
-
-        def orch_fn(orch, *_):
-            it.hold(orch, "first")  # its link looks when this begins, and may be too early
-            it.hold(orch, "second")
-            for one in buffers:
-                it.submit(orch, far_side.add_one, (one, INOUT))
-            wait_until(lambda: tasks_given(it.worker) == DEPTH)
-            it.let_go("first")
-            it.until_all_are_sent(before)
-            it.let_go("second")
-
-        it.worker.run(orch_fn)
-        assert [it.made.values(one)[0] for one in buffers] == [1, 2]
-
-
 # ---------------------------------------------------------------- 4: cancelled runs
 class Stop(Exception):
     """What the orchestration function raises."""
@@ -380,8 +358,10 @@ def test_a_session_skips_what_waits_for_a_task_that_has_failed_and_what_waits_fo
 
 
 # ---------------------------------------------------------------- 8: tensors that move meanwhile
-@pytest.mark.spec("REMOTE-AHEAD-8")
-def test_what_a_task_reads_of_the_parent_moves_while_another_one_runs(tmp_path, monkeypatch):
+@pytest.mark.spec("REMOTE-AHEAD-1", "REMOTE-AHEAD-8")
+def test_the_next_tasks_and_what_they_read_of_the_parent_are_sent_while_another_one_runs(
+    tmp_path, monkeypatch
+):
     store_all, log = ParentMemory.store_all, tmp_path / "stores"
     log.touch()
 
@@ -404,11 +384,12 @@ def test_what_a_task_reads_of_the_parent_moves_while_another_one_runs(tmp_path, 
             wait_until(lambda: tasks_given(it.worker) == DEPTH)
             it.let_go("first")
             wait_until(log.read_text)
+            it.until_all_are_sent(before)
             it.let_go("second")
 
         for number in range(1, 3):
             log.write_text("")
-            x[:] = number
+            x[:], before = number, it.frames()
             it.worker.run(orch_fn)
             assert (y == number + 1).all()
             assert log.read_text() == ".", "once in each run"

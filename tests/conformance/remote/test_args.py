@@ -19,7 +19,7 @@ from tests.support import make_args
 
 
 @pytest.mark.spec("REMOTE-ARGS-1")
-def test_both_kinds_of_arguments_take_references(two):
+def test_both_kinds_of_arguments_take_references_to_what_is_all_in_a_buffer(two):
     buffer = two.buffer(0, np.arange(4))
     for kind in (RemoteTaskArgs, TaskArgs):
         args = kind()
@@ -34,10 +34,19 @@ def test_both_kinds_of_arguments_take_references(two):
         reference(buffer).numpy()
     with pytest.raises(TypeError, match="handle"):
         RemoteTensorRef(np.zeros(4))
-    with pytest.raises(ValueError, match="not all in"):
-        reference(buffer, 4, 4)
-    with pytest.raises(TypeError, match="UINT8"):
-        RemoteTensorRef(buffer, 0, (2,), np.float64)
+    for how, kind, words in (
+        ({"offset": 4, "shape": (4,), "dtype": np.float32}, ValueError, "not all in"),
+        ({"shape": (2,), "dtype": np.float64}, TypeError, "UINT8"),
+        ({"offset": -1}, ValueError, "offset=-1"),
+        ({"offset": "x"}, TypeError, "offset='x'"),
+        ({"offset": 17}, ValueError, "offset=17"),
+        ({"shape": (-1,)}, ValueError, "below 0"),
+        ({"shape": (1.5,)}, TypeError, r"shape \(1.5,\) must be a sequence of integers"),
+        ({"shape": "ab"}, TypeError, "sequence of integers"),
+        ({"shape": b"ab"}, TypeError, "sequence of integers"),
+    ):
+        with pytest.raises(kind, match=words):
+            RemoteTensorRef(buffer, **how)
 
 
 @pytest.mark.spec("REMOTE-ARGS-2")
@@ -90,23 +99,6 @@ def test_what_an_endpoint_cannot_reach_is_refused_and_nothing_is_submitted(two):
         assert orch.live_tasks() == 0
 
     two.worker.run(orch_fn)
-
-
-@pytest.mark.spec("REMOTE-ARGS-4")
-def test_a_reference_needs_a_shape_and_an_offset_that_are_some(two):
-    buffer = two.buffer(0, np.zeros(4))
-    cases = [
-        ({"offset": -1}, ValueError, "offset=-1"),
-        ({"offset": "x"}, TypeError, "offset='x'"),
-        ({"offset": 17}, ValueError, "offset=17"),
-        ({"shape": (-1,)}, ValueError, "below 0"),
-        ({"shape": (1.5,)}, TypeError, r"shape \(1.5,\) must be a sequence of integers"),
-        ({"shape": "ab"}, TypeError, "sequence of integers"),
-        ({"shape": b"ab"}, TypeError, "sequence of integers"),
-    ]
-    for how, kind, words in cases:
-        with pytest.raises(kind, match=words):
-            RemoteTensorRef(buffer, **how)
 
 
 @pytest.mark.spec("REMOTE-ARGS-5")

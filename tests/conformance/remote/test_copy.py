@@ -133,13 +133,16 @@ def test_local_tasks_and_outputs_of_float64_go_with_those_of_endpoints(mixed):
 
 
 @pytest.mark.spec("REMOTE-ARGS-4")
-def test_an_array_with_gaps_is_refused_for_an_endpoint(mixed):
+def test_a_tensor_with_gaps_or_without_memory_that_is_no_output_is_refused(mixed):
     x = mixed.worker.zeros((8, 8), np.float64)
 
     def orch_fn(orch, args, config):
         for view in x[:, ::2], x[::-1], x[:, :4]:
             with pytest.raises(TypeError, match="tensor 0 cannot be copied to an endpoint"):
                 mixed.add(orch, 0, view)
+        for tag in INPUT, INOUT, EXISTING:
+            with pytest.raises(ValueError, match="tensor 0 has no memory yet: tag it OUTPUT"):
+                mixed.submit(orch, far_side.add_scalar, 0, (fresh(), tag), scalars=(1,))
         mixed.add(orch, 0, x[2:4])
 
     mixed.worker.run(orch_fn)
@@ -159,22 +162,6 @@ def test_a_tensor_goes_from_endpoint_to_endpoint_and_home(mixed, since):
     assert x.tolist() == [7] * COUNT
     # here → 0 → 1 → here → 0 → 1 → here → 0 → here
     assert since() == [3, 2, 0, 3]
-
-
-# ---------------------------------------------------------------- moves
-@pytest.mark.spec("REMOTE-COPY-2")
-def test_what_is_read_again_moves_once_to_each_endpoint(mixed, since):
-    x, y = mixed.shared(), mixed.shared()
-
-    def orch_fn(orch, args, config):
-        mixed.add(orch, 0, x)
-        for k in range(8):
-            mixed.copy(orch, k % 2, x, fresh(), OUTPUT)
-        mixed.copy(orch, 0, x, y)
-
-    mixed.worker.run(orch_fn)
-    assert y.tolist() == [1] * COUNT
-    assert since() == [1, 1, 8, 2]  # x to endpoint 0, to endpoint 1; x and y
 
 
 # ---------------------------------------------------------------- races
@@ -247,16 +234,6 @@ def test_members_of_a_group_do_not_share_what_one_of_them_writes(mixed, tags, se
     with pytest.raises(ValueError, match="members 0 and 1 of the group name the same bytes"):
         mixed.worker.run(orch_fn)
     assert x.tolist() == [3] * COUNT
-
-
-@pytest.mark.spec("REMOTE-ARGS-4")
-@pytest.mark.parametrize("tag", [INPUT, INOUT, EXISTING], ids=str)
-def test_a_tensor_without_memory_is_refused_unless_the_runtime_provides_it(mixed, tag):
-    def orch_fn(orch, args, config):
-        orch.submit_next_level(mixed.handle(far_side.add_one), make_args((fresh(), tag)))
-
-    with pytest.raises(ValueError, match="tensor 0 has no memory yet: tag it OUTPUT"):
-        mixed.worker.run(orch_fn)
 
 
 # ---------------------------------------------------------------- placement

@@ -2,17 +2,19 @@
 
 import os
 import signal
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
-from simpler_ref import TaskError, WorkerLostError, WorkerStartError
-from simpler_ref.remote.fleets import ProcessFleet
-from simpler_ref.remote.frames import FrameType, decode_control_reply
+from simpler_ref import RemoteWorkerSpec, TaskError, WorkerLostError, WorkerStartError
+from simpler_ref.remote.connection import Order
+from simpler_ref.remote.frames import FrameType, OwnFrameType, decode_control_reply
+from simpler_ref.remote.link_frames import LinkFrames
 from tests import far_side
 from tests.endpoints import EXISTING, INOUT, INPUT, Moody, Program, program
 from tests.raw_session import ENDPOINT, SESSION, greeted
-from tests.support import sample, wait_until
+from tests.support import sample
 
 
 @pytest.mark.spec("REMOTE-FAIL-1", "REMOTE-FAIL-2")
@@ -55,29 +57,16 @@ def test_a_killed_session_is_a_lost_worker_and_the_next_run_has_a_new_one():
             two.values(lost)
 
 
-class Liar(ProcessFleet):
-    """Starts sessions that number their frames from 2 on."""
-
-    def _command(self, host):
-        python, *_ = super()._command(host)
-        code = (
-            "import sys; from simpler_ref.remote import connection; from simpler_ref import endpoint\n"
-            "old = connection.Order.encode\n"
-            "def encode(self, kind, payload=b''):\n"
-            "    self.sent += kind == 68\n"
-            "    return old(self, kind, payload)\n"
-            "connection.Order.encode = encode\n"
-            "sys.exit(endpoint.main([]))"
-        )
-        return [python, "-c", code]
-
-
-@pytest.mark.long
 @pytest.mark.spec("REMOTE-FAIL-4")
-def test_a_session_that_sends_frames_out_of_order_is_lost():
-    made = Program(1, fleet=Liar())
-    with made.worker, pytest.raises(WorkerLostError, match=r"frame\.sequence"):
-        made.run((far_side.nothing, None))
+def test_a_session_that_sends_frames_out_of_order_is_given_up(monkeypatch):
+    frames, sender, why = LinkFrames(RemoteWorkerSpec(), 0, None, None, None), Order(7, 0), []
+    sender.encode(OwnFrameType.DONE)  # is lost
+    raw = sender.encode(OwnFrameType.DONE)
+    frames.words, frames._order, frames._frames = None, Order(7, 0), Mock(recv=lambda: raw)
+    monkeypatch.setattr(frames, "give_up", why.append)
+    with pytest.raises(ValueError, match=r"frame\.sequence: 2 is not 1"):
+        frames.receive(1)
+    assert "frame.sequence: 2 is not 1" in why[0]
 
 
 @pytest.mark.spec("REMOTE-FAIL-4")
@@ -162,14 +151,3 @@ def test_an_endpoint_that_fails_at_the_first_start_fails_that(tmp_path):
             worker.start()
         fleet.file.unlink()
         by_each(made, 0, 1)
-
-
-@pytest.mark.long
-@pytest.mark.spec("REMOTE-FAIL-5")
-def test_the_end_of_a_link_ends_its_session_and_the_workers_there():
-    with program(1, num_sub_workers=2) as one:
-        one.run((far_side.nothing, None))
-        pid = one.worker.endpoints()[0]["pid"]
-        (link,) = one.worker.worker_pids()
-        os.kill(link, signal.SIGKILL)
-        wait_until(lambda: not os.path.exists(f"/proc/{pid}"))

@@ -1,7 +1,6 @@
 """REMOTE-HEALTH: signs of life."""
 
 import os
-import signal
 import struct
 import sys
 import time
@@ -12,7 +11,7 @@ import psutil
 import pytest
 import zmq
 
-from simpler_ref import RemoteWorkerSpec, Worker, WorkerLostError
+from simpler_ref import RemoteWorkerSpec, Worker
 from simpler_ref.remote import records
 from simpler_ref.remote.connection import prepare
 from simpler_ref.remote.frames import OwnFrameType
@@ -24,20 +23,6 @@ from tests.raw_session import greeted
 from tests.support import wait_until
 
 from .test_frame import written_as
-
-
-@pytest.mark.long
-@pytest.mark.spec("REMOTE-HEALTH-1")
-def test_a_session_that_is_stopped_is_lost_after_the_silence_that_was_asked_for():
-    with program(1, silence_s=1.0) as one:
-        one.run((far_side.nothing, None))
-        pid = one.worker.endpoints()[0]["pid"]
-        os.kill(pid, signal.SIGSTOP)
-        with pytest.raises(WorkerLostError, match=r"silent for 1\.0 s"):
-            one.run((far_side.nothing, None))
-        one.run((far_side.nothing, None))
-        assert one.worker.endpoints()[0]["pid"] != pid
-        wait_until(lambda: not os.path.exists(f"/proc/{pid}"))
 
 
 @pytest.mark.spec("REMOTE-HEALTH-1")

@@ -107,28 +107,6 @@ def test_a_tensor_is_either_inline_or_in_a_live_buffer(desc, wrong, words, arena
     refuse_one(words, dataclasses.replace(desc, **wrong), bytes(arena))
 
 
-@pytest.mark.spec("REMOTE-TASK-3", "REMOTE-TASK-4")
-def test_descriptors_of_nobody_and_in_each_space_are_written_and_others_refused():
-    descs = [dataclasses.replace(INLINE, owner_endpoint_id=owner) for owner in (0, -1)]
-    descs += [dataclasses.replace(BUFFER, address_space=a) for a in list(RemoteAddressSpace)[1:]]
-    descs.append(dataclasses.replace(BUFFER, offset=TOP - 24))
-    for desc in descs:
-        args = args_with(desc, bytes(8))
-        assert wire.decode_remote_task_args(wire.encode_remote_task_args(args)) == args
-    where = r"TASK.args.remote_desc\[0\]"
-    for wrong in (RemoteTensorSidecar(True), RemoteTensorSidecar(False, BUFFER)):
-        args = dataclasses.replace(args_with(None), remote_desc=(wrong,))
-        refuse(where + ".present: (True|False) contr", wire.encode_remote_task_args, args)
-    for space in (0, 5, None):
-        refuse_one(where + ".address_space", dataclasses.replace(BUFFER, address_space=space))
-    for value in (-1, 1 << 64, None):
-        wrong = args_with(dataclasses.replace(BUFFER, remote_addr=value))
-        refuse(where, wire.encode_remote_task_args, wrong)
-    raw = bytearray(wire.encode_remote_task_args(args_with(BUFFER)))
-    raw[-5] = 1
-    refuse(where + ".flags at byte 125", wire.decode_remote_task_args, bytes(raw))
-
-
 @pytest.mark.spec("REMOTE-TASK-14")
 def test_a_run_has_these_bytes():
     none, one = copies.CopiedTensor(), copies.CopiedTensor(7, 2, 3, "tcp://a:1", "[1]", b"x")
