@@ -147,18 +147,23 @@ def tables(name: str, root: Path = ROOT) -> list[list[list[str]]]:
 
 
 def read_tests(path: Path) -> list[Citation]:
-    """Return the tests of a file, each with what its own ``@pytest.mark.spec`` cites."""
+    """Return the tests of a file with what each, or else the file, cites by ``pytest.mark.spec``."""
+    body = ast.parse(path.read_text()).body
+    assigned = [one for one in body if isinstance(one, ast.Assign)]
+    marks = [one.value for one in assigned if ast.unparse(one.targets[0]) == "pytestmark"]
     return [
-        Citation(path, node.lineno, node.name, tuple(_cited(node)))
-        for node in ast.parse(path.read_text()).body
+        Citation(path, node.lineno, node.name, tuple(_cited(node.decorator_list) or _cited(marks)))
+        for node in body
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
     ]
 
 
-def _cited(function: ast.FunctionDef) -> Iterator[str]:
-    for mark in function.decorator_list:
+def _cited(marks: list[ast.expr]) -> list[str]:
+    found: list[str] = []
+    for mark in marks:
         if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.spec":
-            yield from (ast.literal_eval(rule) for rule in mark.args)
+            found += (ast.literal_eval(rule) for rule in mark.args)
+    return found
 
 
 def all_tests(root: Path = ROOT) -> list[Citation]:

@@ -52,7 +52,7 @@ def test_sizes(): ...
 
 def help_us(): ...
 """,
-    FAR: '@pytest.mark.spec("ENG-FAR-1")\ndef test_post(): ...\n',
+    FAR: 'pytestmark = pytest.mark.spec("ENG-FAR-1")\ndef test_post(): ...\n',
     UNIT: '@pytest.mark.spec("ENG-RING-2")\ndef test_it(): ...\n',
     CODE: '''"""Rings.
 

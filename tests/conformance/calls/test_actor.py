@@ -12,6 +12,8 @@ from simpler_ref.calls import actors, current
 
 from .tasks import die
 
+pytestmark = pytest.mark.spec("CALL-ACTOR-1")
+
 
 class Counter:
     def __init__(self, value, step=1):
@@ -77,8 +79,7 @@ def use(counter, x: sr.InOut, y: sr.In):
     return repr(counter), caught.value
 
 
-@pytest.mark.spec("CALL-ACTOR-1")
-def test_methods_run_in_order_in_one_worker_and_keep_what_they_did(w):
+def test_methods_run_in_order_in_one_worker_and_keep_what_they_did_whether_or_not_one_fails(w):
     counters = [w.actor(Counter, 0), w.actor(Counter, 10, step=2)]
     futures = [[one.add(i) for i in range(30)] for one in counters]
     expected = np.cumsum(np.arange(30))
@@ -86,10 +87,6 @@ def test_methods_run_in_order_in_one_worker_and_keep_what_they_did(w):
     assert [one.result() for one in futures[1]] == (10 + 2 * expected).tolist()
     places = [{one.where().result() for _ in range(5)} for one in counters]
     assert len(places[0]) == len(places[1]) == 1 and places[0] != places[1]
-
-
-@pytest.mark.spec("CALL-ACTOR-1")
-def test_a_method_that_fails_keeps_no_other_from_being_made(w):
     counter = w.actor(Counter, 0)
     failed, later = counter.refuse(), counter.add()
     with pytest.raises(ValueError, match="refused"):
@@ -99,7 +96,6 @@ def test_a_method_that_fails_keeps_no_other_from_being_made(w):
         counter.add(1, 2).result()
 
 
-@pytest.mark.spec("CALL-ACTOR-1")
 def test_arrays_and_futures_are_those_of_calls(w):
     counter, x = w.actor(Counter, 5), w.zeros(4)
     counter.add_to(x[:2])
@@ -108,7 +104,6 @@ def test_arrays_and_futures_are_those_of_calls(w):
     assert x.tolist() == [10, 10, 0, 0] and counter.add(0).result() == 12
 
 
-@pytest.mark.spec("CALL-ACTOR-1")
 def test_the_end_of_its_worker_is_told_by_name():
     with sr.Worker(num_sub_workers=1) as w:
         counter = w.actor(Counter, 0)
@@ -121,7 +116,6 @@ def test_the_end_of_its_worker_is_told_by_name():
         assert w.actor(Counter, 1).add().result() == 2
 
 
-@pytest.mark.spec("CALL-ACTOR-1")
 def test_one_that_is_an_argument_works_in_tasks_of_all_workers(w):
     counter = w.actor(Counter, 0)
     futures = [count(counter, 20) for _ in range(6)]
@@ -137,7 +131,6 @@ def test_one_that_is_an_argument_works_in_tasks_of_all_workers(w):
         in_other(counter, 1).result()
 
 
-@pytest.mark.spec("CALL-ACTOR-1")
 def test_its_end_is_seen_though_processes_live_that_it_has_forked():
     def outlived(counter):
         counter.add().result()
@@ -153,7 +146,6 @@ def test_its_end_is_seen_though_processes_live_that_it_has_forked():
         sr.task(workers=1 - counter._worker)(outlived)(counter).result()
 
 
-@pytest.mark.spec("CALL-ACTOR-1")
 def test_a_process_that_can_start_no_thread_answers_again_when_it_can():
     def fails_once():
         start = actors._start
@@ -174,7 +166,6 @@ def test_a_process_that_can_start_no_thread_answers_again_when_it_can():
         assert sr.task(workers=1 - counter._worker)(twice)(counter).result() == (True, 1)
 
 
-@pytest.mark.spec("CALL-ACTOR-1")
 def test_errors_of_methods_and_of_values_in_other_workers_are_not_its_end(w):
     def try_all(counter):
         with pytest.raises(sr.TaskError, match="KeyboardInterrupt"):
@@ -188,7 +179,6 @@ def test_errors_of_methods_and_of_values_in_other_workers_are_not_its_end(w):
         assert sr.task(workers=1 - counter._worker)(try_all)(counter).result() == 1
 
 
-@pytest.mark.spec("CALL-ACTOR-1")
 def test_actors_of_a_worker_in_a_task_are_others_than_those_of_its_own():
     def has_actors(mode):
         with sr.Worker(num_sub_workers=1, child_mode=mode) as w:
@@ -201,7 +191,6 @@ def test_actors_of_a_worker_in_a_task_are_others_than_those_of_its_own():
         assert [one.add().result() for one in counters] == [1, 2, 3]
 
 
-@pytest.mark.spec("CALL-ACTOR-1")
 def test_one_that_nobody_has_any_more_is_forgotten(w):
     number_of_actors = sr.task(workers=0)(lambda: len(current.here.actors))
     before = number_of_actors().result()
@@ -213,7 +202,6 @@ def test_one_that_nobody_has_any_more_is_forgotten(w):
     assert number_of_actors().result() == before and last.result() == 1
 
 
-@pytest.mark.spec("CALL-ACTOR-1")
 def test_what_is_wrong_is_refused_and_a_block_ends_it(w):
     with pytest.raises(TypeError, match="missing 1 required"):
         w.actor(Counter)
@@ -248,7 +236,6 @@ def write_private(writer):
     return x
 
 
-@pytest.mark.spec("CALL-ACTOR-1")
 def test_methods_write_arrays_whatever_parameters_are_called_in_tasks_too(w):
     x = w.zeros(2)
     for _ in range(2):

@@ -21,6 +21,8 @@ from simpler_ref.adapters.pool import Pool
 from ...support import wait_until
 from ...system.programs import output_of
 
+pytestmark = pytest.mark.spec("CALL-ADAPT-1")
+
 
 @pytest.fixture
 def w():
@@ -33,10 +35,14 @@ def die(_=None):
 
 
 # ---------------------------------------------------------------- executors
-@pytest.mark.spec("CALL-ADAPT-1")
 def test_a_worker_is_an_executor_and_stays_open(w):
     executor = w.executor()
     assert isinstance(executor, concurrent.futures.Executor)
+
+    async def ask():
+        return await asyncio.get_running_loop().run_in_executor(executor, pow, 2, 9)
+
+    assert asyncio.run(ask()) == 512
     with executor:
         futures = [executor.submit(pow, 2, i) for i in range(5)]
         found = [one.result() for one in concurrent.futures.as_completed(futures)]
@@ -52,7 +58,6 @@ def test_a_worker_is_an_executor_and_stays_open(w):
         w.executor().submit(abs, 1)
 
 
-@pytest.mark.spec("CALL-ADAPT-1")
 def test_all_items_are_submitted_at_once_and_cancelled_if_asked(w, tmp_path):
     executor = w.executor()
     executor.map(lambda i: (tmp_path / str(i)).touch(), range(30))
@@ -63,7 +68,6 @@ def test_all_items_are_submitted_at_once_and_cancelled_if_asked(w, tmp_path):
     assert 10 < sum(one.cancelled() for one in futures) < 20 and all(one.done() for one in futures)
 
 
-@pytest.mark.spec("CALL-ADAPT-1")
 @pytest.mark.parametrize("make", [lambda w: w.executor(), lambda w: Executor(2)])
 def test_callbacks_are_over_when_it_is_shut_down(w, make):
     told = []
@@ -74,7 +78,6 @@ def test_callbacks_are_over_when_it_is_shut_down(w, make):
     assert len(told) == 50
 
 
-@pytest.mark.spec("CALL-ADAPT-1")
 def test_futures_of_an_executor_are_arguments_of_calls(w):
     with w.executor() as executor:
         first = executor.submit(pow, 2, 5)
@@ -83,7 +86,6 @@ def test_futures_of_an_executor_are_arguments_of_calls(w):
         assert w.submit(len, [first]).result() == 1
 
 
-@pytest.mark.spec("CALL-ADAPT-1")
 def test_errors_are_those_that_programs_expect(w):
     executor = w.executor()
     for lost in (executor.submit(die), executor.map(die, [1], chunksize=1)):
@@ -97,28 +99,7 @@ def test_errors_are_those_that_programs_expect(w):
     assert executor.submit(abs, -3).result() == 3
 
 
-@pytest.mark.spec("CALL-ADAPT-1")
-@pytest.mark.parametrize("wrong", [0, -1])
-def test_a_chunk_has_an_item_at_least(w, wrong):
-    for call in (
-        lambda: w.executor().map(abs, [1], chunksize=wrong),
-        lambda: w.pool().map(abs, [1], wrong),
-    ):
-        with pytest.raises(ValueError, match=f"chunksize is at least 1, not {wrong}"):
-            call()
-
-
-@pytest.mark.spec("CALL-ADAPT-1")
-def test_it_works_where_executors_are_asked_for(w):
-    async def ask():
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(w.executor(), pow, 2, 9)
-
-    assert asyncio.run(ask()) == 512
-
-
-@pytest.mark.spec("CALL-ADAPT-1")
-def test_it_makes_workers_of_its_own():
+def test_it_makes_workers_of_its_own_and_refuses_what_means_nothing(w):
     seen = []
     with Executor(2, initializer=os.putenv, initargs=("simpler_here", "1")) as executor:
         assert executor._max_workers == 2
@@ -131,12 +112,14 @@ def test_it_makes_workers_of_its_own():
             kind(1, **{name: 3})
     with pytest.raises(TypeError, match="max_workers"):
         Executor("2")
+    for call in (w.executor().map, w.pool().map):
+        with pytest.raises(ValueError, match="chunksize is at least 1, not 0"):
+            call(abs, [1], chunksize=0)
     for wrong in (0, -1):
         with pytest.raises(ValueError, match=f"max_workers must be greater than 0, not {wrong}"):
             Executor(wrong)
 
 
-@pytest.mark.spec("CALL-ADAPT-1")
 def test_one_that_is_not_shut_down_ends_with_the_program():
     program = """
 import time
@@ -148,7 +131,6 @@ executor.shutdown(wait=False)
     assert output_of(program) == "done\n"
 
 
-@pytest.mark.spec("CALL-ADAPT-1")
 def test_one_that_a_task_makes_has_workers_of_its_own(w):
     def outer():
         with Executor(1) as executor:
@@ -159,7 +141,6 @@ def test_one_that_a_task_makes_has_workers_of_its_own(w):
 
 
 # ---------------------------------------------------------------- pools
-@pytest.mark.spec("CALL-ADAPT-1")
 def test_a_worker_is_a_pool(w):
     pool, noted = w.pool(), []
     assert pool.apply(pow, (2, 3)) == pool.apply_async(int, ("8",), {"base": 10}).get() == 8
@@ -190,7 +171,6 @@ def test_a_worker_is_a_pool(w):
         pool.map(abs, [1])
 
 
-@pytest.mark.spec("CALL-ADAPT-1")
 def test_values_of_imap_are_waited_for_with_a_limit(w):
     values = w.pool().imap(time.sleep, [0, 0.3])
     assert values.next(timeout=30) is None
@@ -201,7 +181,6 @@ def test_values_of_imap_are_waited_for_with_a_limit(w):
         values.next()
 
 
-@pytest.mark.spec("CALL-ADAPT-1")
 def test_the_end_of_a_block_terminates_a_pool_of_its_own(tmp_path):
     def run_on():
         (tmp_path / "begun").touch()
@@ -229,7 +208,6 @@ class Slow:
         return read_slowly, (self.number,)
 
 
-@pytest.mark.spec("CALL-ADAPT-1")
 def test_a_value_that_is_asked_for_while_it_is_told_is_taken_once(w):
     told = []
     asked = w.pool().map_async(Slow, range(4), 1, told.append)
@@ -238,7 +216,6 @@ def test_a_value_that_is_asked_for_while_it_is_told_is_taken_once(w):
     assert told == [[0, 1, 2, 3]]
 
 
-@pytest.mark.spec("CALL-ADAPT-1")
 def test_calls_of_an_executor_that_is_dropped_or_not_waited_for_are_made(tmp_path):
     def late(n):
         time.sleep(0.05)

@@ -18,6 +18,8 @@ from dask.callbacks import Callback  # noqa: E402
 from dask.diagnostics import ProgressBar  # noqa: E402
 from dask.local import get_sync  # noqa: E402
 
+pytestmark = pytest.mark.spec("CALL-DASK-1")
+
 
 @pytest.fixture(scope="module")
 def w():
@@ -53,7 +55,6 @@ def tree(leaves):
 
 
 # ---------------------------------------------------------------- values
-@pytest.mark.spec("CALL-DASK-1")
 @pytest.mark.parametrize("leaves", [1, 2, 7, 3000])
 def test_a_tree_gives_what_it_gives_with_dask(w, leaves):
     graph, top = tree(leaves)
@@ -62,7 +63,6 @@ def test_a_tree_gives_what_it_gives_with_dask(w, leaves):
     assert w.dask_get(graph, some) == get_sync(graph, some)
 
 
-@pytest.mark.spec("CALL-DASK-1")
 @pytest.mark.parametrize(
     ("graph", "keys", "expected"),
     [
@@ -82,7 +82,6 @@ def test_graphs_of_every_form(w, graph, keys, expected):
             assert "generator" in str(error)  # which only tasks of one block can pass on
 
 
-@pytest.mark.spec("CALL-DASK-1")
 def test_more_blocks_than_a_call_has_arguments(w):
     graph = {("part", i): (np.full, 20_000, i) for i in range(60)}
     graph["all"] = (len, list(graph))
@@ -95,7 +94,6 @@ def about(array):
     return array.ctypes.data, array.flags.writeable, float(array[0])
 
 
-@pytest.mark.spec("CALL-DASK-1")
 def test_a_large_array_of_a_graph_is_one_copy(w):
     array = np.arange(100_000.0)
     graph = {"x": array, **{("about", i): (about, "x") for i in range(20)}}
@@ -111,7 +109,6 @@ def doubled_in_place(array):
     return array
 
 
-@pytest.mark.spec("CALL-DASK-1")
 @pytest.mark.parametrize("callbacks", [None, [(None,) * 5]])
 def test_tasks_write_what_they_have_made_and_what_is_shared(w, callbacks, tmp_path):
     for size in (10, 100_000):
@@ -125,7 +122,6 @@ def test_tasks_write_what_they_have_made_and_what_is_shared(w, callbacks, tmp_pa
             assert (target == 1).all()
 
 
-@pytest.mark.spec("CALL-DASK-1")
 def test_values_are_dropped_as_soon_as_no_task_needs_them():
     megabytes = 4
     with sr.Worker(num_sub_workers=2, values_size=80 << 20) as w:
@@ -137,7 +133,6 @@ def test_values_are_dropped_as_soon_as_no_task_needs_them():
 
 
 # ---------------------------------------------------------------- errors and callbacks
-@pytest.mark.spec("CALL-DASK-1")
 def test_an_error_is_that_of_the_task(w):
     graph, top = tree(200)
     graph["bad"] = (fail, top)
@@ -154,7 +149,6 @@ def test_an_error_is_that_of_the_task(w):
     assert w.dask_get(graph, top) == sum(range(200)) + 200
 
 
-@pytest.mark.spec("CALL-DASK-1")
 def test_an_error_cancels_what_has_not_begun(w):
     graph = {("slow", i): (time.sleep, 0.2) for i in range(60)}
     graph["bad"] = (fail, 1)
@@ -186,7 +180,6 @@ class Seen(Callback):
         self.calls.append(f"finish {failed}")
 
 
-@pytest.mark.spec("CALL-DASK-1")
 def test_callbacks_and_the_progress_bar_see_every_task(w, capsys):
     graph, top = tree(20)
     with Seen() as seen, ProgressBar():
@@ -216,7 +209,6 @@ def inner(value):
     return dask.delayed(increased)(value).compute(scheduler="sync")
 
 
-@pytest.mark.spec("CALL-DASK-1")
 def test_a_graph_within_a_task_and_a_worker_that_cannot(w):
     assert w.dask_get({"x": (inner, 1)}, "x") == 2
     with sr.Worker(3, num_sub_workers=2, child_mode="thread") as threads:

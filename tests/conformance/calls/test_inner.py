@@ -11,6 +11,8 @@ import simpler_ref as sr
 
 from .tasks import fill, fill_at, have_others_run, opened, same, total, wait_at
 
+pytestmark = pytest.mark.spec("CALL-INNER-1")
+
 
 @dataclass
 class Box:
@@ -46,7 +48,6 @@ def look_at(gate: sr.In, take, box):
     return float(x.sum()), x.flags.writeable
 
 
-@pytest.mark.spec("CALL-INNER-1")
 def test_calls_wait_for_writers_of_arrays_within_arguments_and_cannot_write_these(w, gate):
     x, is_open = w.zeros((len(INSIDE), 2)), w.share(np.ones(1, np.int32))
     fill_at(gate, x, 7)
@@ -63,7 +64,6 @@ def test_calls_wait_for_writers_of_arrays_within_arguments_and_cannot_write_thes
     assert list(mapped) == [1, 5], "a number of an array is a number"
 
 
-@pytest.mark.spec("CALL-INNER-1")
 def test_later_writers_wait_for_calls_with_arrays_within_arguments(w, gate):
     x = w.share(np.ones((len(INSIDE), 2)))
     kinds = list(zip(x, INSIDE.values(), strict=True))
@@ -77,7 +77,6 @@ def test_later_writers_wait_for_calls_with_arrays_within_arguments(w, gate):
         assert total(row).result() == 18
 
 
-@pytest.mark.spec("CALL-INNER-1")
 def test_items_of_map_wait_for_what_they_have_within(w, gate):
     x = w.zeros(4)
     fill_at(gate, x, 3)
@@ -90,7 +89,6 @@ def test_items_of_map_wait_for_what_they_have_within(w, gate):
     assert list(several) == [13, 11]
 
 
-@pytest.mark.spec("CALL-INNER-1")
 def test_futures_within_arguments_arrive_as_values(w, gate):
     values = [5, 2.5, None, "text", np.arange(3.0), [1, {"a": 2}]]
     for put, take in INSIDE.values():
@@ -106,7 +104,6 @@ def test_futures_within_arguments_arrive_as_values(w, gate):
         same([w.submit(divmod, 1, None)]).result()
 
 
-@pytest.mark.spec("CALL-INNER-1")
 @pytest.mark.parametrize("number", [16, 17, 60])
 def test_many_arrays_and_futures_are_right_too(w, number):
     x = w.zeros((number - 1, 3))
@@ -125,7 +122,6 @@ def test_many_arrays_and_futures_are_right_too(w, number):
 
 
 @pytest.mark.slow("endpoints")
-@pytest.mark.spec("CALL-INNER-1")
 def test_arrays_and_futures_within_arguments_go_to_endpoints():
     with opened(2) as w:
         x = w.zeros(4)

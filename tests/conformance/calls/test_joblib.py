@@ -21,6 +21,8 @@ from joblib import Parallel, delayed  # noqa: E402
 
 from simpler_ref.adapters import joblib_backend  # noqa: E402
 
+pytestmark = pytest.mark.spec("CALL-JOBLIB-1")
+
 sr.register_joblib()
 
 
@@ -65,7 +67,6 @@ def number(index):
 
 
 # ---------------------------------------------------------------- results and errors
-@pytest.mark.spec("CALL-JOBLIB-1")
 @pytest.mark.parametrize(
     "options", [{}, {"batch_size": 7}, {"pre_dispatch": "all"}, {"timeout": 30}]
 )
@@ -79,7 +80,6 @@ def test_results_are_those_of_the_items(options, return_as):
     assert values == expected
 
 
-@pytest.mark.spec("CALL-JOBLIB-1")
 def test_an_error_has_its_type_and_the_traceback_of_the_worker():
     with pytest.raises(KeyError) as caught:
         Parallel(batch_size=1)(delayed(raise_at)(i) for i in range(10))
@@ -91,7 +91,6 @@ def test_an_error_has_its_type_and_the_traceback_of_the_worker():
         Parallel()(delayed(exec)("raise KeyboardInterrupt") for _ in range(3))
 
 
-@pytest.mark.spec("CALL-JOBLIB-1")
 def test_an_error_or_a_timeout_ends_the_tasks_that_run():
     start = time.monotonic()
     with pytest.raises(ValueError, match="first"):
@@ -102,14 +101,12 @@ def test_an_error_or_a_timeout_ends_the_tasks_that_run():
     assert time.monotonic() - start < 30
 
 
-@pytest.mark.spec("CALL-JOBLIB-1")
 def test_a_parallel_within_a_task_does_not_wait_for_workers():
     expected = [([divmod(i, 2)] * 3, [i**2] * 2) for i in range(4)]
     assert Parallel()(delayed(nested)(i) for i in range(4)) == expected
 
 
 # ---------------------------------------------------------------- arrays
-@pytest.mark.spec("CALL-JOBLIB-1")
 def test_a_large_array_is_one_copy_that_is_only_read():
     array = np.asfortranarray(np.arange(300_000.0).reshape(300, 1000))
     items = [delayed(about)(array), delayed(about)(array=array)] * 2
@@ -125,7 +122,6 @@ def test_a_large_array_is_one_copy_that_is_only_read():
         assert (writeable, value) == (True, -1.0), "a copy for the task"
 
 
-@pytest.mark.spec("CALL-JOBLIB-1")
 def test_arrays_within_others_are_shared_and_results_are_the_programs_own():
     array = np.ones(200_000)
     with warnings.catch_warnings():
@@ -137,7 +133,6 @@ def test_arrays_within_others_are_shared_and_results_are_the_programs_own():
     assert array.sum() == array.size
 
 
-@pytest.mark.spec("CALL-JOBLIB-1")
 def test_a_file_that_is_mapped_is_mapped_by_tasks(tmp_path):
     path = tmp_path / "x.npy"
     np.save(path, np.arange(10.0))
@@ -149,7 +144,6 @@ def test_a_file_that_is_mapped_is_mapped_by_tasks(tmp_path):
 
 
 # ---------------------------------------------------------------- which workers
-@pytest.mark.spec("CALL-JOBLIB-1")
 def test_the_workers_are_those_of_an_open_worker_or_are_kept():
     def pids(**options):
         return set(Parallel(batch_size=1, **options)(delayed(os.getpid)() for _ in range(20)))
@@ -170,7 +164,6 @@ def test_the_workers_are_those_of_an_open_worker_or_are_kept():
     assert len(pids() | pids() | after) == 2
 
 
-@pytest.mark.spec("CALL-JOBLIB-1")
 def test_without_joblib_it_says_what_to_install(monkeypatch):
     from simpler_ref.system import lazy
 

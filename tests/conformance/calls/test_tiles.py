@@ -10,6 +10,8 @@ from simpler_ref.calls.tiles import Tiles
 
 from .tasks import update
 
+pytestmark = pytest.mark.spec("CALL-TILES-1")
+
 
 @sr.task
 def corner(x: sr.In):
@@ -19,7 +21,6 @@ def corner(x: sr.In):
 sizes = st.lists(st.integers(0, 9), min_size=1, max_size=3)
 
 
-@pytest.mark.spec("CALL-TILES-1")
 @given(sizes, st.data())
 def test_tiles_without_halo_cover_each_element_once_in_c_order(shape, data):
     array = np.zeros(shape, int)
@@ -35,7 +36,6 @@ def test_tiles_without_halo_cover_each_element_once_in_c_order(shape, data):
     assert len(tiles) == np.prod(tiles.grid, dtype=int) == len(list(tiles))
 
 
-@pytest.mark.spec("CALL-TILES-1")
 def test_a_tile_is_found_by_its_number_or_its_place_in_the_grid():
     array = np.arange(30).reshape(5, 6)
     tiles = Tiles(array, (2, 2))
@@ -58,7 +58,6 @@ def test_a_tile_is_found_by_its_number_or_its_place_in_the_grid():
     assert "halo (1, 1)" in repr(halo)
 
 
-@pytest.mark.spec("CALL-TILES-1")
 @given(sizes, st.data())
 def test_a_halo_goes_as_far_as_the_array_and_inner_leaves_it_out(shape, data):
     array = np.arange(np.prod(shape)).reshape(shape)
@@ -80,7 +79,6 @@ def test_a_halo_goes_as_far_as_the_array_and_inner_leaves_it_out(shape, data):
             assert large.shape[axis] == high - low
 
 
-@pytest.mark.spec("CALL-TILES-1")
 @pytest.mark.parametrize(
     "shape, halo, error, text",
     [
@@ -98,7 +96,6 @@ def test_wrong_shapes_are_refused(shape, halo, error, text):
         Tiles(np.zeros((4, 4)), shape, halo)
 
 
-@pytest.mark.spec("CALL-TILES-1")
 def test_tiles_are_arguments_of_calls(w):
     x = w.zeros((7, 5))
     for i, tile in enumerate(w.tiles(x, (3, 2))):

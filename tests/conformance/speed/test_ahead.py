@@ -3,12 +3,8 @@
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
-from numba import int64
 
-from simpler_ref import TensorArgType as T
-from simpler_ref import Worker, leaf
 from simpler_ref.jit import layout as L
 from tests.support import (
     COMPLETED,
@@ -16,12 +12,13 @@ from tests.support import (
     FAILED,
     PENDING,
     RUNNING,
-    make_args,
     reads,
     updates,
     wait_until,
     writes,
 )
+
+pytestmark = pytest.mark.spec("SPEED-AHEAD-1")
 
 KEY = 0x7000_0000
 NEVER_NS = 10**13
@@ -40,66 +37,6 @@ def pair(driver, how=reads):
     return first, second
 
 
-@pytest.mark.spec("SPEED-AHEAD-1")
-@pytest.mark.parametrize("depth", [2, 3, 7])
-def test_a_chain_is_in_the_frames_of_one_worker_though_only_its_head_is_ready(make_driver, depth):
-    driver = make_driver(depth=depth, sub=1)
-    slots = chain(driver, depth + 2)
-    driver.settle()
-    assert driver.all_given(0) == slots[:depth]
-    assert [driver.state(slot) for slot in slots] == [RUNNING] + [PENDING] * (depth + 1)
-    for slot in slots[:depth]:
-        assert driver.given(0) != slot or driver.may_start(0) == L.OK
-        driver.post_done(0)
-
-
-@pytest.mark.spec("SPEED-AHEAD-1")
-def test_a_worker_starts_it_when_the_other_workers_task_has_ended(make_driver):
-    driver = make_driver(depth=2, sub=2)
-    pair(driver)
-    assert driver.may_start(1) == L.WOULD_BLOCK
-    driver.post_done(0)
-    assert driver.may_start(1) == L.OK, "before anybody has taken that end"
-    driver.settle()
-    assert driver.may_start(1) == L.OK
-
-
-@leaf
-def add(a: int64[:], b: int64[:], c: int64[:], new: int64[:]):
-    new[0] = a[0] + b[0] - c[0]
-
-
-@pytest.mark.spec("SPEED-AHEAD-1")
-@pytest.mark.parametrize(("kind", "mode"), [("leaf", "thread"), ("python", "process")])
-def test_steps_of_a_stencil_give_the_same_numbers_on_real_workers(kind, mode):
-    def add_in_python(args):
-        add.py_func(*(args.tensor(i).numpy() for i in range(4)))
-
-    width, steps = 5, 40
-    with Worker(3, num_sub_workers=3, child_mode=mode, mailbox_depth=4) as w:
-        cells = w.share(np.ones((2, width), np.int64))
-        handle = w.register(add if kind == "leaf" else add_in_python)
-
-        def orch_fn(orch, *_):
-            for step in range(steps):
-                old, new = cells[step % 2], cells[1 - step % 2]
-                for i in range(width):
-                    # all who read the place in the step before are waited for
-                    near = [old[k : k + 1] for k in (i, (i + 1) % width, (i - 1) % width)]
-                    tensors = [(one, T.INPUT) for one in near]
-                    tensors.append((new[i : i + 1], T.OUTPUT_EXISTING))
-                    orch.submit_sub(handle, make_args(*tensors))
-
-        start = np.arange(width)
-        expected = start
-        for _ in range(steps):
-            expected = expected + np.roll(expected, -1) - np.roll(expected, 1)
-        cells[0] = start
-        w.run(orch_fn)
-        assert cells[steps % 2].tolist() == expected.tolist()
-
-
-@pytest.mark.spec("SPEED-AHEAD-1")
 @pytest.mark.parametrize("why", ["failure", "cancel"])
 def test_after_a_failure_or_a_cancel_nothing_is_given_ahead(make_driver, why):
     driver = make_driver(depth=2, sub=2)
@@ -116,7 +53,6 @@ def test_after_a_failure_or_a_cancel_nothing_is_given_ahead(make_driver, why):
     assert not {slots[2], slots[3]} & set(driver.all_given(0))
 
 
-@pytest.mark.spec("SPEED-AHEAD-1")
 def test_a_task_that_was_not_started_is_seen_to_be_though_its_frame_was_filled_again(make_driver):
     driver = make_driver(depth=2, sub=3)
     head, behind = pair(driver, updates)  # worker 1 sees a failure that nobody has collected
@@ -130,7 +66,6 @@ def test_a_task_that_was_not_started_is_seen_to_be_though_its_frame_was_filled_a
     assert driver.may_start(2) == L.SKIPPED
 
 
-@pytest.mark.spec("SPEED-AHEAD-1")
 def test_a_worker_that_waits_for_long_gives_its_task_back_and_what_follows_too(make_driver):
     driver = make_driver(depth=3, sub=2)
     head = driver.submit(writes(KEY), owner=0)
@@ -154,7 +89,6 @@ def test_a_worker_that_waits_for_long_gives_its_task_back_and_what_follows_too(m
     assert [driver.state(slot) for slot in slots] == [COMPLETED] * 2
 
 
-@pytest.mark.spec("SPEED-AHEAD-1")
 @pytest.mark.parametrize("why", ["stop", "cancel"])
 def test_a_worker_that_waits_starts_nothing_after_a_stop_or_a_cancel(make_driver, why):
     driver = make_driver(depth=3, sub=2)
@@ -173,7 +107,6 @@ def test_a_worker_that_waits_starts_nothing_after_a_stop_or_a_cancel(make_driver
         assert waits.result(DEADLINE_S) == L.STOP
 
 
-@pytest.mark.spec("SPEED-AHEAD-1")
 @pytest.mark.parametrize(("stream", "given"), [(0, 2), (L.CALLS, 1)])
 def test_calls_wait_for_their_turn_before_they_go_to_an_endpoint(make_driver, stream, given):
     driver = make_driver(depth=2, sub=0, next_level=1)
