@@ -124,6 +124,15 @@ class Tower:
         orch.submit_sub(self.here, make_args((tensor, INOUT)))
 
 
+@contextmanager
+def opened(endpoints=2, subs=1, fleet=None, options=None, secure=True, **more):
+    """Give a Worker with endpoints, of so many sub workers each, which take any function."""
+    how = {"serialized": True, "options": options, "secure": secure}
+    spec = RemoteWorkerSpec(fleet, num_sub_workers=subs, **how)
+    with Worker(fleet=spec, endpoints=endpoints, **more) as w:
+        yield w
+
+
 def reference(buffer, offset=0, count=None):
     """Return a float32 tensor in a buffer."""
     return RemoteTensorRef(buffer, offset, None if count is None else (count,), np.float32)

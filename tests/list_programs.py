@@ -11,10 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simpler_ref import RemoteCallable, RemoteWorkerSpec, Worker
-from simpler_ref.remote import ProcessFleet
+from simpler_ref import RemoteCallable
 
-from .endpoints import COUNT, INOUT, INPUT, OUTPUT, fresh
+from .endpoints import COUNT, INOUT, INPUT, OUTPUT, fresh, opened
 from .support import make_args
 
 
@@ -89,7 +88,6 @@ class Op(NamedTuple):
     reads: tuple[int, ...]
     changes: tuple[int, ...]
     makes: int
-    in_scope: bool
 
 
 def drawn(rng, length, arrays):
@@ -99,7 +97,7 @@ def drawn(rng, length, arrays):
         reads = tuple(rng.randrange(made) for _ in range(rng.randrange(3)) if made)
         changes = tuple(rng.sample(range(arrays), rng.randrange(min(3, arrays + 1))))
         makes = rng.randrange(3)
-        ops.append(Op(reads, changes, makes, rng.random() < 0.1))
+        ops.append(Op(reads, changes, makes))
         made += makes
     return ops
 
@@ -138,22 +136,9 @@ def fresh_arrays(worker, rng, count):
 
 # ---------------------------------------------------------------- Workers
 @contextlib.contextmanager
-def endpoints(
-    count=2, sub_workers=1, secure=False, silence_s=None, arena_size=None, fleet=None, **options
-):
-    """Yield a Worker over so many endpoints on this machine."""
-    more = {} if silence_s is None else {"silence_s": silence_s}
-    if arena_size is not None:
-        more["options"] = {"arena_size": arena_size}
-    spec = RemoteWorkerSpec(
-        fleet or ProcessFleet(),
-        num_sub_workers=sub_workers,
-        secure=secure,
-        serialized=True,
-        modules=["tests"],
-        **more,
-    )
-    with Worker(fleet=spec, endpoints=count, **options) as worker:
+def endpoints(count=2, **more):
+    """Yield a Worker over so many endpoints on this machine, whose messages are not encrypted."""
+    with opened(count, **{"secure": False, **more}) as worker:
         worker.start()  # or the tasks of the first run would seem to last as long as that
         yield worker
 

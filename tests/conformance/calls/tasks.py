@@ -10,6 +10,7 @@ import pytest
 import simpler_ref as sr
 from simpler_ref.calls.inside import Inside
 
+from ...endpoints import opened  # noqa: F401
 from ...far_calls import add, fill, total  # noqa: F401 (calls of this machine are of the same tasks)
 
 without_worker = pytest.mark.parametrize("w", [None], indirect=True, ids=["without a Worker"])
@@ -22,14 +23,6 @@ MODES = [
     pytest.param({"start_method": "spawn"}, marks=pytest.mark.long),
 ]
 """Options of Workers whose workers are processes, threads, and processes of fresh interpreters."""
-
-
-@contextmanager
-def opened(endpoints=2, subs=1, fleet=None, options=None, **more):
-    """Give a Worker with endpoints."""
-    spec = sr.RemoteWorkerSpec(fleet, num_sub_workers=subs, serialized=True, options=options)
-    with sr.Worker(fleet=spec, endpoints=endpoints, **more) as w:
-        yield w
 
 
 calls_of_inside = [0]

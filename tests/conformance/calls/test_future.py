@@ -13,7 +13,7 @@ import simpler_ref as sr
 from simpler_ref.calls import stream
 from tests.support import wait_until
 
-from .tasks import add, same, update, wait_at
+from .tasks import add, same, wait_at
 
 
 @sr.task
@@ -93,15 +93,6 @@ def test_one_that_has_ended_before_somebody_waits_is_told_at_once(w, monkeypatch
         if i % 2:
             wait_until(call.done)
         assert concurrent.futures.wait([call], 20) == ({call}, set())
-
-
-@pytest.mark.spec("CALL-FUTURE-4")
-def test_a_call_whose_future_is_dropped_is_made(w):
-    x = w.share(np.zeros(1, np.int32))
-    for _ in range(1000):
-        update(x)
-    update(x).result()
-    assert x[0] == 1001
 
 
 @pytest.mark.spec("CALL-FUTURE-4")

@@ -145,8 +145,8 @@ def test_what_was_not_used_for_long_makes_room_and_moves_again(monkeypatch, size
         assert count(w, "values") == 0
 
 
-@pytest.mark.slow("endpoints die twice, and others take their places")
 # ---------------------------------------------------------------- lost endpoints
+@pytest.mark.slow("endpoints die twice, and others take their places")
 @pytest.mark.spec("CALL-KEEP-1")
 def test_values_outlive_their_endpoint_its_sub_worker_and_calls_that_run_again(tmp_path):
     with opened() as w:

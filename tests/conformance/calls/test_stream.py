@@ -17,7 +17,7 @@ import simpler_ref as sr
 from simpler_ref.calls.inside import Inside
 from simpler_ref.system.cores import find_cores
 
-from ...support import DEADLINE_S, Terminated, terminated_after, wait_until
+from ...support import DEADLINE_S, Terminated, terminated_after
 from .tasks import add, fill, same, update, wait_at, without_worker
 
 
@@ -147,41 +147,9 @@ def test_a_run_begins_when_all_calls_have_ended_and_calls_go_on_after_it_but_not
         w.run(lambda orch, args, config: seen.append((slow.done(), filled.done(), x[0])))
         assert add(2, 2).result() == 4
     assert seen == [(True, True, 7)] * 2
-    with pytest.raises(RuntimeError, match="a run is in progress"):
+    with pytest.raises(RuntimeError, match=r"a run is in progress.* in an orchestration function"):
         w.run(lambda orch, args, config: add(1, 2))
     assert early.result() == "early" and slow.result() is None
-
-
-@pytest.mark.spec("CALL-STREAM-4")
-def test_a_call_waits_for_the_run_of_another_thread(w):
-    """Runs follow each other without a pause until the calls have come between."""
-    ended, began, refused = threading.Event(), threading.Event(), []
-
-    def orchestrate(orch, args, config):
-        began.set()
-        wait_until(lambda: waiting.locked() or ended.is_set())
-        try:
-            add(1, 2)
-        except RuntimeError as error:
-            refused.append(str(error))
-
-    def run():
-        while not ended.is_set():
-            w.run(orchestrate)
-
-    waiting = threading.Lock()  # held while this thread calls
-    with ThreadPoolExecutor(1) as runner:
-        running = runner.submit(run)
-        try:
-            began.wait()
-            for i in range(10):
-                with waiting:
-                    future = add(i, 1)
-                assert future.result() == i + 1
-        finally:
-            ended.set()
-    running.result()
-    assert refused and all("in an orchestration function" in text for text in refused)
 
 
 @pytest.mark.spec("CALL-STREAM-4", "CALL-STREAM-8")
@@ -201,15 +169,6 @@ def test_a_signal_ends_the_wait_for_a_run(w):
         finally:
             go_on.set()
     assert add(1, 2).result() == 3
-
-
-@pytest.mark.spec("CALL-STREAM-4")
-def test_the_end_of_the_block_waits_for_the_calls():
-    with sr.Worker(num_sub_workers=2, child_mode="thread") as w:
-        x, slow = w.share(np.zeros(4, np.int32)), w.submit(time.sleep, 0.05)
-        fill(x, 3)
-    assert slow.done()
-    assert list(x) == [3] * 4
 
 
 @pytest.mark.spec("CALL-STREAM-1")
@@ -383,13 +342,6 @@ def end_at_2(n):
     return n
 
 
-@pytest.mark.spec("CALL-STREAM-1")
-def test_a_call_in_a_task_does_not_end_the_loop_that_asks_for_it(nesting):
-    called = nesting.submit(lambda: list(sr.map(end_at_2, range(4))))
-    with pytest.raises(sr.TaskError, match="StopIteration: 2"):
-        called.result()
-
-
 @sr.task
 def exit_with(code):
     sys.exit(code)
@@ -399,6 +351,8 @@ def exit_with(code):
 def go_on():
     with pytest.raises(sr.TaskError, match="SystemExit: 3"):
         exit_with(3).result()
+    with pytest.raises(sr.TaskError, match="StopIteration: 2"):  # it ends no loop
+        list(inner.map(end_at_2, range(4)))
     results = inner.map(abs, [-1, -2, -3], timeout=0.05)
     first = next(results)
     time.sleep(0.1)
@@ -409,7 +363,7 @@ def go_on():
 
 
 @pytest.mark.spec("CALL-STREAM-1")
-def test_a_task_goes_on_after_calls_that_exit_or_take_too_long(nesting):
+def test_a_task_goes_on_after_calls_that_exit_end_iterators_or_take_too_long(nesting):
     assert go_on().result() == (1, [])
 
 

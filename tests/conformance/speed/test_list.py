@@ -133,7 +133,7 @@ def test_each_version_goes_once_to_an_endpoint_that_reads_it(w):
 # ---------------------------------------------------------------- task by task
 @pytest.mark.spec("SPEED-LIST-2", "SPEED-LIST-4")
 def test_where_one_placement_has_no_room_the_other_is_taken():
-    with endpoints(2, arena_size=1 << 20) as worker:
+    with endpoints(2, options={"arena_size": 1 << 20}) as worker:
         handle = worker.register(list_programs.copy_anywhere)
         pairs = [[worker.share(np.full(COUNT, i, np.float32)) for i in (1, 2)] for _ in range(2)]
 
@@ -155,7 +155,7 @@ def test_where_one_placement_has_no_room_the_other_is_taken():
 @pytest.mark.spec("SPEED-LIST-4")
 def test_where_an_endpoint_has_no_room_for_a_list_it_goes_task_by_task():
     room = 1 << 23
-    with endpoints(2, arena_size=room, heap_ring_size=1 << 18) as worker:
+    with endpoints(2, options={"arena_size": room}, heap_ring_size=1 << 18) as worker:
         handles = at(worker, copy_to, 0), at(worker, list_programs.copy_there, 1)
         x, y = (worker.share(np.full(COUNT << 8, i, np.float32)) for i in (1, 2))
 
