@@ -38,7 +38,7 @@ from .frames import OwnFrameType
 from .limits import BUSY_NS, TASKS
 from .link_frames import LinkFrames
 from .lists import REPLAY, Replay
-from .parent_memory import Coming, Missing, ParentMemory, mover_of
+from .parent_memory import Coming, Homing, Missing, ParentMemory, mover_of
 from .task_messages import DONE, RUN, Done, Run, TaskMaker, layouts_in
 
 
@@ -91,7 +91,7 @@ class Bringing:
         """Bring it home."""
         (one,) = self._plan.tensors
         address = int.from_bytes(self._wire[:SHAPE_AT], "little")
-        self._memory.bring((one.key, one.reads, address, bytes_of(self._wire)))
+        self._memory.bring(Homing(one.key, one.reads, one.reads, address, bytes_of(self._wire)))
 
 
 class TaskReader(ABC):

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import enum
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from ctypes import string_at
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import RemoteError, TransferError
 from . import copies
@@ -46,8 +47,7 @@ class Brought(enum.IntEnum):
     IS_LOST = 2
 
 
-@dataclass(frozen=True)
-class Homing:
+class Homing(NamedTuple):
     """A tensor that shall come home, if the endpoint has made a version of it from `first` to `last`."""
 
     key: int
@@ -55,6 +55,17 @@ class Homing:
     last: int
     address: int
     nbytes: int
+
+
+@dataclass(slots=True)
+class _Known:
+    """What the session has of a tensor: the version that it holds, the last one that it has made, and the
+    last one that has come home; 0 for none.
+    """
+
+    held: int = 0
+    made: int = 0
+    brought: int = 0
 
 
 class Missing:
@@ -107,12 +118,8 @@ class ParentMemory:
         self._open_mover: Mover | None = None
         self._lock = threading.Lock()
         """Held while that is made: tensors are stored on another thread, too."""
-        self._held: dict[int, int] = {}
-        """The version of each tensor that the session has."""
-        self._made: dict[int, int] = {}
-        """The last one that it has made."""
-        self._brought: dict[int, int] = {}
-        """The last one that has come home."""
+        self._known: defaultdict[int, _Known] = defaultdict(_Known)
+        """By key."""
         self.run = 0
         self.brought = 0
         self.is_cut = False
@@ -131,9 +138,7 @@ class ParentMemory:
         """Forget what was of an earlier run."""
         if run != self.run:
             self.run = run
-            self._held.clear()
-            self._made.clear()
-            self._brought.clear()
+            self._known.clear()
 
     def store_all(self, run: int, coming: Coming) -> None:
         """Store those of some versions, each from its address, that the session says it wants.
@@ -165,31 +170,30 @@ class ParentMemory:
 
     def lacks(self, one: CopyPlan) -> bool:
         """Say whether a task reads a version that the parent has and the session has not."""
-        return bool(one.reads and not one.source and self._held.get(one.key) != one.reads)
+        return bool(one.reads and not one.source and self._known[one.key].held != one.reads)
 
     def forget(self, keys: Sequence[int]) -> None:
         """Forget tensors that nobody names any more."""
         for key in keys:
-            for known in (self._held, self._made, self._brought):
-                known.pop(key, None)
+            self._known.pop(key, None)
 
     def note(self, tensors: Sequence[copies.CopiedTensor], succeeded: bool) -> None:
         """Note what the session has after a task: one that has failed may not have kept what came."""
         for one in tensors:
+            known = self._known[one.key]
             if not succeeded:
-                self._held.pop(one.key, None)
-            elif one.key:
-                if one.makes or one.reads:
-                    self._held[one.key] = one.makes or one.reads
-                if one.makes:
-                    self._made[one.key] = one.makes
+                known.held = 0
+                continue
+            known.held = one.makes or one.reads or known.held
+            known.made = one.makes or known.made
 
-    def bring(self, *several: tuple[int, int, int, int]) -> None:
-        """Copy versions that the session has made into the parent's memory.
-
-        Of each there are key, version, address and bytes.
-        """
-        spans = [Span(copies.window_key(*one[:2]), *one[2:]) for one in several if one[3]]
+    def bring(self, *several: Homing) -> None:
+        """Copy versions that the session has made into the parent's memory, the `last` of each."""
+        spans = [
+            Span(copies.window_key(one.key, one.last), one.address, one.nbytes)
+            for one in several
+            if one.nbytes
+        ]
         if not spans:
             return
         fail_point("bringing")
@@ -199,34 +203,35 @@ class ParentMemory:
             if not error.refused:
                 self.is_cut = True
                 raise
-            _, version, address, _ = several[0]
+            first = several[0]
             raise RemoteError(
-                f"version {version} of the tensor at {address:#x} cannot come home: {copies.RACE}; or "
-                "the endpoint was lost and has started anew"
+                f"version {first.last} of the tensor at {first.address:#x} cannot come home: "
+                f"{copies.RACE}; or the endpoint was lost and has started anew"
             ) from None
         fail_point("brought")
-        self._brought.update(one[:2] for one in several)
+        for one in several:
+            self._known[one.key].brought = one.last
         self.brought += len(spans)
 
     def bring_all(self, several: Sequence[Homing]) -> bytes:
         """Bring several home, all at once if that can be; return what became of each."""
-        ready = [one for one in several if self._made.get(one.key) == one.last and one.nbytes]
+        ready = [one for one in several if self._known[one.key].made == one.last and one.nbytes]
         if len(ready) > 1:
             with suppress(RemoteError, TransferError):  # which those tell of that are brought again
-                self.bring(*((one.key, one.last, one.address, one.nbytes) for one in ready))
+                self.bring(*ready)
         return bytes(self.bring_newest(one) for one in several)
 
     def bring_newest(self, one: Homing) -> Brought:
         """Bring the newest version home that the session has made, if it is one of those."""
-        made = self._made.get(one.key, 0)
-        if made < one.first:
+        known = self._known[one.key]
+        if known.made < one.first:
             return Brought.NEVER_MADE
-        if self._brought.get(one.key) == made:  # since when tasks may have written it there
+        if known.brought == known.made:  # since when tasks may have written it there
             return Brought.IS_HOME
-        if made > one.last:
+        if known.made > one.last:
             return Brought.IS_LOST
         try:
-            self.bring((one.key, made, one.address, one.nbytes))
+            self.bring(one._replace(last=known.made))
         except (RemoteError, TransferError):
             return Brought.IS_LOST
         return Brought.IS_HOME
