@@ -485,7 +485,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         )
         if life.options.start_method == "spawn":
             require_serialised(handle.name, payload)
-        life.endpoints.require_not_there(handle)
+        life.endpoints.require_same(handle)
         return handle, target, payload
 
     def _add_callable(self, handle: CallableHandle, target: Any, payload: bytes) -> CallableHandle:

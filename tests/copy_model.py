@@ -400,7 +400,7 @@ class Tasks(RunTasks):
         if plan.goes_home:
             (one,) = plan.tensors
             held = next(held for held in play.directory if held.key == one.key)
-            tensor = (held.start - play.memory.ctypes.data) // SIZE
+            tensor = (held.use.start - play.memory.ctypes.data) // SIZE
             return Bringing(plan, home, play._tensor(tensor, INOUT))
         task = play.program[index]
         wires = [play._tensor(*one) for one in task.tags.items()]
@@ -555,7 +555,7 @@ class Play:
             several, must_wait = self.directory.to_bring_home(uses, task.where)
             assert not must_wait
             for held in several:
-                tensor = (held.start - self.memory.ctypes.data) // SIZE
+                tensor = (held.use.start - self.memory.ctypes.data) // SIZE
                 plan = Plan(
                     1, [CopyPlan(held.key, held.version, 0, held.maker + 1)], goes_home=True
                 )
@@ -567,13 +567,13 @@ class Play:
                 job = self._job(HOME, None, index, needs)
                 self.directory.note_here(uses)
             else:
-                placed = self.directory.place(task.where, uses, "handle")
+                placed = self.directory.place(uses)
                 plans = self.directory.plans(placed, len(uses))
                 plan = Plan(1, plans, self.directory.dropped(task.where))
                 words, kinds = plan.words(), [L.RAW] * len(plan.words())
                 assert (Plan.take(words, kinds), words) == (plan, [])
                 job = self._job(task.where, plan, index, needs)
-                self.directory.note_task(placed, [use.start for use in uses], task=job)
+                self.directory.note_task(task.where, placed, "handle", task=job)
             for tensor in task.writes:
                 writer[tensor] = job
 

@@ -114,7 +114,7 @@ class ListeningOrchestrator(Orchestrator):
 
     def __init__(self, session: Session, listener: Listener) -> None:
         orch = orchestrator_of(session)
-        super().__init__(session, orch._configs, orch._pools.naming_only())
+        super().__init__(session, orch._configs, orch._pools)
         self._listener = listener
         self._thread = get_ident()
         self._scopes = 1

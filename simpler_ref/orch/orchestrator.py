@@ -336,7 +336,9 @@ class Orchestrator:
     def _submit_many(self, word: int, pool: int, batch: Batch) -> Array:
         """Submit the tasks of a batch; return the addresses of their tensors."""
         handle, pools = self._handle, self._pools
-        is_placed = pools.places_each(handle, batch)
+        is_placed = pools.is_elsewhere(handle)
+        for one in np.unique(batch.workers) if is_placed else ():
+            pools.affinity(handle, pool, int(one), None)  # which may refuse it
         affinities = 0 if is_placed or pool == L.SUB else pools.affinities(batch)
         words = word | affinities << L.WORD_WORKER
         if self._in_bulk and self._check is None and not is_placed:
@@ -394,8 +396,8 @@ class Orchestrator:
         for args in members:
             if args._doubts is not None:
                 args._doubts.settle()
-                if args._doubts.is_remote:
-                    self._pools.require_reached(handle, args)
+                if args._doubts.is_remote and not self._pools.is_elsewhere(handle):
+                    raise _unreached(handle, args)
                 if args._doubts.has_layouts:
                     described.append(args._tensors)
         if described:
@@ -736,6 +738,14 @@ def _submit_visible(
     """Submit a task, or a group, if spawned workers have the memory of its tensors."""
     visibility.require_wires_visible(W.each_tensor(W.tensors_of(rest[-1], counts)))
     return submit(mem, word, counts, *rest)
+
+
+def _unreached(handle: CallableHandle, args: TaskArgs) -> ValueError:
+    i = next(i for i, wire in enumerate(args._tensors) if isinstance(wire, W.RemoteWire))
+    return ValueError(
+        f"tensor {i} is in an endpoint's memory, which the workers of this machine do not see, and "
+        f"{handle!r} is for those: copy it with Worker.remote_copy_from"
+    )
 
 
 def asked_for(wire: bytes, counts: int) -> bytes:

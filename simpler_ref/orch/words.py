@@ -21,7 +21,7 @@ from ..engine.view import View
 from ..jit import layout as L
 from ..model.arguments import TaskArgs
 from ..model.config import PMU_EVENTS, CallConfig
-from ..model.wire import CHILD_MEMORY_AT, RemoteWire
+from ..model.wire import CHILD_MEMORY_AT
 from .columns import Batch
 
 log = logging.getLogger("simpler_ref")
@@ -58,28 +58,12 @@ class Pools:
         self, handle: CallableHandle, pool: int, workers: Sequence[int], members: Sequence[TaskArgs]
     ) -> list[int]:
         """Return the affinity of each member of a group, which asks for a worker."""
-        if pool == L.SUB:
-            return [0] * len(members)
-        return [
+        found = [
             self.affinity(handle, pool, one, args)
             for one, args in zip(workers, members, strict=True)
         ]
-
-    def places_each(self, handle: CallableHandle, batch: Batch) -> bool:
-        """Say whether each task of many is placed when those before it are submitted."""
-        return False
-
-    def require_reached(self, handle: CallableHandle, args: TaskArgs) -> None:
-        """Refuse a tensor in memory that the workers of a callable do not see."""
-        i = next(i for i, wire in enumerate(args._tensors) if isinstance(wire, RemoteWire))
-        raise ValueError(
-            f"tensor {i} is in an endpoint's memory, which the workers of this machine do not see, and "
-            f"{handle!r} is for those: copy it with Worker.remote_copy_from"
-        )
-
-    def naming_only(self) -> Pools:
-        """Return what leaves open whatever a run has to choose."""
-        return self
+        require_distinct([one - 1 for one in found], len(members))
+        return found
 
     def _here_or_any(self, worker: int, args: TaskArgs | None) -> int:
         """Return the affinity of a task for the next-level workers of this machine."""

@@ -10,6 +10,7 @@ import enum
 import sys
 from dataclasses import dataclass, replace
 from functools import cached_property
+from hashlib import sha256
 from typing import Annotated, Any
 
 from ..callables.identity import (
@@ -22,6 +23,7 @@ from ..callables.identity import (
 from .fields import VERSION, Message, Octets, Uint64, WireError, blob, exactly
 from .limits import MAX_CHIP_CALLABLE_DESCRIPTOR_BYTES, MAX_STAGED_BLOB_TOKEN_BYTES
 
+PAYLOAD_VERSION = 1
 LIST_VERSION = 2
 """The version of a registration's payload that is a list of tasks."""
 Digest = Annotated[bytes, exactly(CALLABLE_HASH_DIGEST_BYTES)]
@@ -56,6 +58,22 @@ class RegisterCallableCommand:
 _REGISTER = Message("REGISTER_CALLABLE", RegisterCallableCommand)
 encode_register_callable_command = _REGISTER.encoder()
 decode_register_callable_command = _REGISTER.decode
+
+
+def registering(
+    kind: CallableKind,
+    descriptor: bytes,
+    payload: bytes,
+    *,
+    inner: bool = False,
+    version: int = PAYLOAD_VERSION,
+) -> bytes:
+    """Return the command that registers a callable of the dispatcher, or of the inner Worker."""
+    registry = RemoteRegistryTarget.REMOTE_TASK_DISPATCHER
+    if inner:
+        registry = RemoteRegistryTarget.INNER_L3_WORKER
+    digest = sha256(descriptor).digest()
+    return encode_register_callable_command(registry, kind, digest, version, payload)
 
 
 @dataclass(frozen=True)

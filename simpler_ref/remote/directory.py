@@ -18,9 +18,8 @@ from __future__ import annotations
 import secrets
 from bisect import bisect_left, insort
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -51,10 +50,8 @@ REQUEST_BYTES = 100_000
 _MOST_WORK = 1 << 12
 """Of numpy's search for a byte that two arrays share; beyond that they count as sharing some."""
 _FEW = 64
-_START = attrgetter("start")
-Name = Hashable
-"""What tensors are known by: the span of one that has all of its bytes; else the layout, too. A value of
-a call, which has no address, is known by the slot of that."""
+Name = tuple[Any, ...]
+"""What tensors are known by: the span of one that has all of its bytes; else the layout, too."""
 
 
 # ---------------------------------------------------------------- what links are told
@@ -109,7 +106,7 @@ class Plan(NamedTuple):
 
 
 # ---------------------------------------------------------------- what is known of tensors
-@dataclass
+@dataclass(slots=True)
 class Made:
     """Versions that one place has made, from `first` to `last`.
 
@@ -124,111 +121,38 @@ class Made:
     task: int = -1
 
 
-class Held:
-    """What is known of one tensor: a span of the parent's memory, or the value of a call.
-
-    Attributes
-    ----------
-    name : Name
-        What it is known by here.
-    start, nbytes : int
-        The span.
-    use : Use or None
-        What was first done with it, if not all bytes of the span are its own.
-    wire : bytes
-        A tensor with that span.
-    key : int
-        Its name in messages.
-    version : int
-        The one that is current once what was submitted has ended.
-    maker : int
-        Who makes it.
-    holders : set of int
-        Who has it then.
-    stale : set of int
-        Who may have another one.
-    makers : list of Made
-        Who has made which versions, oldest first.
-    turn : int
-        Which of an endpoint's tasks makes the current version, counted from 1.
-    handle : Any
-        The callable whose task makes the current version.
-    users : list
-        The calls that use it: slot and number of each.
-    """
-
-    __slots__ = (
-        *("handle", "holders", "key", "maker", "makers", "most", "name", "nbytes"),
-        *("stale", "start", "turn", "use", "users", "version", "wire"),
-    )
-
-    def __init__(self, start: int, nbytes: int, wire: bytes, name: Name = None) -> None:
-        self.start, self.nbytes, self.wire = start, nbytes, wire
-        self.name = name or (start, nbytes)
-        self.use: Use | None = None
-        self.key = secrets.randbits(63) | 1
-        self.version, self.maker = 1, HOME
-        self.holders, self.stale = {HOME}, set[int]()
-        self.makers = [Made(HOME, 1, 1)]
-        self.handle: Any = None
-        self.turn = 0
-        self.users: list[tuple[int, int]] = []
-        self.most = _FEW
-        """How many users there may be before those are left out whose calls have ended."""
-
-    @property
-    def is_home(self) -> bool:
-        """Whether the parent's memory has the current version."""
-        return HOME in self.holders
-
-    @property
-    def span(self) -> tuple[int, int]:
-        """Its first byte, and how many there are."""
-        return self.start, self.nbytes
-
-    def make(self, maker: int, handle: Any = None, task: int = -1, reads: bool = False) -> None:
-        """Note that somebody makes a new version, by a task that reads the one before or does not."""
-        self.version += 1
-        self.stale |= self.holders - {maker}
-        is_blind = maker == HOME and not self.is_home
-        self.maker, self.holders, self.handle = maker, {maker}, handle
-        if self.makers[-1].maker == maker:
-            self.makers[-1].last = self.version
-            if not reads:  # so it does not fail with those before
-                self.makers[-1].task = -1
-        else:
-            self.makers.append(Made(maker, self.version, self.version, is_blind, task))
-
-
+@dataclass(eq=False, slots=True)
 class Use:
     """What a task does with a tensor: `rights` are TENSOR_READ and TENSOR_WRITE.
 
-    `start` is 0 if the runtime provides the memory. `index` is that of the tensor among the task's.
-    `layout` is that of one with gaps. A use of the value of a call has the call's `slot`. `name` is what
-    the tensor is known by.
+    `index` is that of the tensor among the task's. `start` is 0 until the runtime has provided the
+    memory. `layout` is that of a tensor with gaps. A use of the value of a call has the call's `slot`.
     """
 
-    __slots__ = (
-        *("index", "layout", "name", "nbytes", "reads", "rights", "slot", "start", "wire"),
-        "writes",
-    )
+    index: int
+    start: int
+    nbytes: int
+    rights: int
+    wire: bytes = b""
+    layout: Layout | None = None
+    slot: int = 0
 
-    def __init__(
-        self,
-        index: int,
-        start: int,
-        nbytes: int,
-        rights: int,
-        wire: bytes,
-        layout: Layout | None = None,
-        slot: int = 0,
-    ) -> None:
-        self.index, self.start, self.nbytes, self.wire = index, start, nbytes, wire
-        self.rights, self.layout, self.slot = rights, layout, slot
-        self.reads, self.writes = bool(rights & L.TENSOR_READ), bool(rights & L.TENSOR_WRITE)
-        self.name: Name = slot or (start, nbytes)
-        if layout is not None:
-            self.name = start, nbytes, span_of(layout)[0], *layout
+    @property
+    def reads(self) -> bool:
+        """Whether the task reads it."""
+        return bool(self.rights & L.TENSOR_READ)
+
+    @property
+    def writes(self) -> bool:
+        """Whether the task writes it."""
+        return bool(self.rights & L.TENSOR_WRITE)
+
+    @property
+    def name(self) -> Name:
+        """What the tensor is known by."""
+        if self.layout is None:
+            return self.start, self.nbytes
+        return self.start, self.nbytes, span_of(self.layout)[0], *self.layout
 
     @property
     def size(self) -> int:
@@ -240,10 +164,10 @@ class Use:
         """Its first byte, and how many there are."""
         return self.start, self.nbytes
 
-    def covers(self, held: Held) -> bool:
-        """Say whether all bytes of a tensor are in it."""
+    def covers(self, other: Use) -> bool:
+        """Say whether all bytes of another one are in it."""
         end = self.start + self.nbytes
-        return self.start <= held.start and held.start + held.nbytes <= end
+        return self.start <= other.start and other.start + other.nbytes <= end
 
     def shares(self, other: Use) -> bool:
         """Say whether it shares bytes with another one; if either has gaps, whether it may."""
@@ -260,21 +184,87 @@ class Use:
         return view_memory(self.start + span_of(self.layout)[0], shape, dtype, strides=strides)
 
 
-@dataclass
-class Placed:
-    """A task for an endpoint, until it is submitted."""
+@dataclass(eq=False, slots=True)
+class Held:
+    """What is known of one tensor, of which `use` is the first: one of the parent, or a call's value."""
 
-    where: int
-    uses: Sequence[Use]
-    handle: Any
-    tensors: dict[int, Held] = field(default_factory=dict)
-    """By the index of the use's tensor."""
+    use: Use
+    key: int = field(default_factory=lambda: secrets.randbits(63) | 1)
+    """Its name in messages."""
+    version: int = 1
+    """The one that is current once what was submitted has ended."""
+    maker: int = HOME
+    """Who makes it."""
+    handle: Any = None
+    """The callable whose task makes it."""
+    turn: int = 0
+    """Which of its endpoint's tasks that is, counted from 1."""
+    holders: set[int] = field(default_factory=lambda: {HOME})
+    """Who has it then."""
+    stale: set[int] = field(default_factory=set)
+    """Who may have another one."""
+    makers: list[Made] = field(default_factory=lambda: [Made(HOME, 1, 1)])
+    """Who has made which versions, oldest first."""
+    users: list[tuple[int, int]] = field(default_factory=list)
+    """The calls that use it: slot and number of each."""
+    most: int = _FEW
+    """How many users there may be before those are left out whose calls have ended."""
 
-    def set_turn(self, turn: int) -> None:
-        """Note which of its endpoint's tasks it is."""
-        for use in self.uses:
-            if use.writes:
-                self.tensors[use.index].turn = turn
+    @property
+    def is_home(self) -> bool:
+        """Whether the parent's memory has the current version."""
+        return HOME in self.holders
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Its first byte, and how many there are."""
+        return self.use.span
+
+    def make(self, maker: int, handle: Any = None, task: int = -1, reads: bool = False) -> None:
+        """Note that somebody makes a new version, by a task that reads the one before or does not."""
+        self.version += 1
+        self.stale |= self.holders - {maker}
+        is_blind = maker == HOME and not self.is_home
+        self.maker, self.holders, self.handle = maker, {maker}, handle
+        if self.makers[-1].maker == maker:
+            self.makers[-1].last = self.version
+            if not reads:  # so it does not fail with those before
+                self.makers[-1].task = -1
+        else:
+            self.makers.append(Made(maker, self.version, self.version, is_blind, task))
+
+
+Placed = Sequence[tuple[Use, Held]]
+"""What a task does with which tensors."""
+
+
+def require_apart(members: Sequence[Sequence[Use]], what: str = "tensors {} and {}") -> None:
+    """Refuse a task of which some tensors share bytes that it writes: each would get a copy of its own.
+
+    The same tensor may be named several times, but not by several members of a group.
+
+    Rule     REMOTE-COPY-6
+    """
+    met: list[tuple[int, Use]] = []
+    uses = [(i, use) for i, its in enumerate(members) for use in its if use.start and use.nbytes]
+    for i, use in sorted(uses, key=lambda one: one[1].start):
+        met = [one for one in met if one[1].start + one[1].nbytes > use.start]
+        for j, other in met:
+            if not (use.writes or other.writes) or (i == j and use.name == other.name):
+                continue
+            if i != j:
+                raise ValueError(
+                    f"members {min(i, j)} and {max(i, j)} of the group name the same bytes, which one of "
+                    "them writes, and each would get a copy of its own at its endpoint: give each member "
+                    "a part of its own"
+                )
+            if use.shares(other):
+                both = what.format(*sorted((use.index, other.index)))
+                raise ValueError(
+                    f"{both} share some bytes, and are not the same, and an endpoint would get a copy of "
+                    "each: give it one that has all of the bytes"
+                )
+        met.append((i, use))
 
 
 T = TypeVar("T", bound=Any)
@@ -321,11 +311,7 @@ class Directory:
 
     def __init__(self, is_under_way: Callable[[int, int], bool] | None = None) -> None:
         self._is_under_way = is_under_way
-        self._held: dict[Name, Held] = {}
-        self._spans = Spans[Held]()
-        self._retired: deque[Held] = deque()
-        """Those of which endpoints forget their copies, once no call uses them."""
-        self._dropped: dict[int, list[int]] = {}
+        self.clear()
 
     def __len__(self) -> int:
         return len(self._held)
@@ -335,7 +321,13 @@ class Directory:
 
     def clear(self) -> None:
         """Forget everything."""
-        self.__init__(self._is_under_way)  # type: ignore[misc]
+        self._held: dict[Name, Held] = {}
+        self._spans = Spans[Held]()
+        self.values: dict[int, Held] = {}
+        """The values of calls, which have no address, by the slots of these."""
+        self._retired: deque[Held] = deque()
+        """Those of which endpoints forget their copies, once no call uses them."""
+        self._dropped: dict[int, list[int]] = {}
 
     def overlapping(self, start: int, nbytes: int) -> list[Held]:
         """Return the tensors that share bytes with a span."""
@@ -353,14 +345,14 @@ class Directory:
         for use in uses:
             if not use.start or not use.nbytes:
                 continue
-            for held in self.overlapping(use.start, use.nbytes):
+            for held in self.overlapping(*use.span):
                 if held.is_home:
                     continue
                 if held.span == use.span:
                     if where == HOME and use.reads:
                         found[held.span] = held
                         must_wait |= use.wire[TAG_AT] == L.NO_DEP
-                elif use.reads or not use.covers(held):
+                elif use.reads or not use.covers(held.use):
                     found[held.span] = held
                     must_wait = True
         return list(found.values()), must_wait
@@ -375,7 +367,7 @@ class Directory:
         extra = REQUEST_BYTES if self._is_under_way is None else 0
         for use in uses:
             if use.reads and (use.start or use.slot):
-                held = self._current(use)
+                held = self.values.get(use.slot) if use.slot else self._current(use)
                 if held is not None:
                     needed.append(held)
                 if held is None or where not in held.holders:
@@ -385,7 +377,7 @@ class Directory:
     def _current(self, use: Use) -> Held | None:
         """Return what is known of a tensor; if no call uses it, the program may have changed it."""
         held = self._held.get(use.name)
-        if held is None or self._is_under_way is None or use.slot or self._is_used(held):
+        if held is None or self._is_under_way is None or self._is_used(held):
             return held
         self._retire(held)
         return None
@@ -396,53 +388,23 @@ class Directory:
             users.pop()
         return bool(users)
 
-    def place(self, where: int, uses: Sequence[Use], handle: Any) -> Placed:
-        """Find what a task of an endpoint will be told of its tensors.
-
-        Raises
-        ------
-        ValueError
-            Two of them share some bytes, but not all, and one is written: copies would not share any.
-        """
-        placed = Placed(where, uses, handle)
+    def place(self, uses: Sequence[Use]) -> Placed:
+        """Return what is known of the tensors of a task for an endpoint, or will be."""
         fresh: dict[Name, Held] = {}
-        self._require_apart(uses)
+        placed = []
         for use in uses:
-            held = None
-            if use.start:
-                held = self._current(use) or fresh.get(use.name)
-            if held is None:
-                held = Held(use.start, use.nbytes, use.wire, use.name)
-                held.use = use
-                if use.start:
-                    fresh[use.name] = held
-            placed.tensors[use.index] = held
+            if not use.start:
+                held = Held(use)
+            else:
+                held = self._current(use) or fresh.setdefault(use.name, Held(use))
+            placed.append((use, held))
         return placed
-
-    def _require_apart(self, uses: Sequence[Use]) -> None:
-        """Refuse tensors of one task that share some bytes."""
-        open_ones: list[Use] = []
-        for use in sorted(uses, key=_START):
-            if not use.start or not use.nbytes:
-                continue
-            open_ones = [one for one in open_ones if one.start + one.nbytes > use.start]
-            for other in open_ones:
-                if (use.writes or other.writes) and other.name != use.name and other.shares(use):
-                    first, second = sorted((use.index, other.index))
-                    both = f"{first} and {second}"
-                    raise ValueError(
-                        f"{f'arrays {both} of the call' if self._is_under_way else f'tensors {both}'} "
-                        "share some bytes, and are not the same, and an endpoint would get a copy of "
-                        "each: give it one that has all of the bytes"
-                    )
-            open_ones.append(use)
 
     def plans(self, placed: Placed, count: int) -> list[CopyPlan]:
         """Return what the endpoint is told of each of a task's `count` tensors."""
-        writes = {placed.tensors[use.index].key for use in placed.uses if use.writes}
+        writes = {held.key for use, held in placed if use.writes}
         plans = [CopyPlan()] * count
-        for use in placed.uses:
-            held = placed.tensors[use.index]
+        for use, held in placed:
             plans[use.index] = CopyPlan(
                 held.key,
                 held.version if use.reads and use.nbytes else 0,
@@ -463,40 +425,34 @@ class Directory:
     # ------------------------------------------------------------ after a submit
     def note_task(
         self,
+        where: int,
         placed: Placed,
-        addresses: Sequence[int],
+        handle: Any = None,
         call: tuple[int, int] | None = None,
         task: int = -1,
     ) -> None:
         """Note what a task of an endpoint will have done, or a call, of which there are slot and number.
 
-        `addresses` has those of all tensors of a task, `task` its number.
+        All of its tensors have memory by now; `task` is its number.
         """
-        if placed.uses or call is not None:  # so there was a plan
-            del self._dropped.get(placed.where, [])[:MOST_DROPPED]
+        if placed or call is not None:  # so there was a plan
+            del self._dropped.get(where, [])[:MOST_DROPPED]
         made: dict[int, tuple[Held, bool]] = {}
-        for use in placed.uses:
-            held = placed.tensors[use.index]
-            if not use.start:
-                held.start = addresses[use.index]
-                held.name = held.span
-                self.give_back(held.start, held.nbytes)
-            elif use.writes:
-                self._overwrite(use, held)
-            if held.name not in self._held:
-                self._add(held)
+        for use, held in placed:
             if use.writes:
+                self._overwrite(use, held)
                 made[held.key] = held, use.reads
             else:
-                held.holders.add(placed.where)
+                held.holders.add(where)
+            if held.use.name not in self._held:
+                self._held[held.use.name] = held
+                self._spans.add(held)
             if call is not None:
                 self._note_user(held, call)
         for held, reads in made.values():
-            held.make(placed.where, placed.handle, task, reads)
-            if call is not None:
-                del held.makers[
-                    :-1
-                ]  # the end of the call leaves the version in this machine's memory
+            held.make(where, handle, task, reads)
+            if call is not None:  # its end leaves the version in this machine's memory
+                del held.makers[:-1]
 
     def _note_user(self, held: Held, call: tuple[int, int]) -> None:
         held.users.append(call)
@@ -504,31 +460,19 @@ class Directory:
             held.users = [one for one in held.users if self._is_under_way(*one)]  # type: ignore[misc]
             held.most = max(_FEW, 2 * len(held.users))
 
-    def note_value(self, slot: int, held: Held) -> None:
-        """Note the value of a call."""
-        self._held[slot] = held
-
-    def hold_value(self, slot: int, where: int) -> None:
-        """Note that an endpoint will have the value of a call."""
-        self._held[slot].holders.add(where)
-
-    def value(self, slot: int) -> Held | None:
-        """Return the value of a call."""
-        return self._held.get(slot)
-
     def note_here(self, uses: Iterable[Use]) -> None:
         """Note what a task of this machine will have written."""
         for use in uses:
-            if not use.writes or not use.start or not use.nbytes:
-                continue
-            held = self._held.get(use.name)
-            self._overwrite(use, held)
-            if held is not None:
-                held.make(HOME)
+            if use.writes and use.start and use.nbytes:
+                held = self._held.get(use.name)
+                self._overwrite(use, held)
+                if held is not None:
+                    held.make(HOME)
 
     def forget(self, held: Held) -> None:
         """Forget a tensor."""
-        self._remove(held)
+        del self._held[held.use.name]
+        self._spans.remove(held)
 
     def give_back(self, start: int, nbytes: int) -> None:
         """Note that memory of a ring is a new tensor's: all tasks that have used it before have ended."""
@@ -537,29 +481,21 @@ class Directory:
 
     def _retire(self, held: Held) -> None:
         """Forget a tensor, and have endpoints forget it."""
-        self._remove(held)
+        self.forget(held)
         self._retired.append(held)
 
     def _overwrite(self, use: Use, but: Held | None) -> None:
         """Forget, or note as changed, what shares bytes with a tensor that is written."""
-        for held in self.overlapping(use.start, use.nbytes):
+        for held in self.overlapping(*use.span):
             if held is but:
                 continue
             if self._is_under_way is not None:
-                if held.use is not None and held.use.shares(use):
+                if held.use.shares(use):
                     self._retire(held)
-            elif use.covers(held):
-                self._remove(held)
+            elif use.covers(held.use):
+                self.forget(held)
             else:
                 held.make(HOME)
-
-    def _add(self, held: Held) -> None:
-        self._held[held.name] = held
-        self._spans.add(held)
-
-    def _remove(self, held: Held) -> None:
-        del self._held[held.name]
-        self._spans.remove(held)
 
 
 def uses_of(wires: Sequence[bytes]) -> list[Use]:
@@ -608,36 +544,40 @@ class _Pace:
 class Queues:
     """The tasks that wait for each endpoint, as the thread that submits them counts."""
 
-    def __init__(self, link: Callable[[int], Any], directory: Directory) -> None:
-        self._link, self._directory = link, directory
+    def __init__(self, links: Callable[[], Sequence[Any]], directory: Directory) -> None:
+        self._links, self._directory = links, directory
+        self._words: dict[int, Any] = {}
+        """The counters of each endpoint's link."""
         self._given: dict[int, int] = {}
         self._paces: defaultdict[int, _Pace] = defaultdict(_Pace)
 
-    def begin_run(self, links: Iterable[Any]) -> None:
+    def begin_run(self) -> None:
         """Begin with empty queues."""
-        links = list(links)
-        for link in links:
-            self._paces[link.number].begin(link.words)
-        self._given = {link.number: int(link.words[TASKS]) for link in links}
+        self._words = {link.number: link.words for link in self._links()}
+        for number, words in self._words.items():
+            self._paces[number].begin(words)
+            self._given[number] = int(words[TASKS])
 
-    def start_s(self, number: int, uses: Any) -> float:
+    def start_s(self, number: int, uses: Iterable[Use]) -> float:
         """Estimate in how many seconds an endpoint would begin a task.
 
         What the task reads is made when the queue of its maker has come to that: an endpoint whose
         queue ends with that task can begin this one no later than any other.
         """
         needed, missing = self._directory.outlook(uses, number)
-        waits = [self._wait_s(number, self._given.get(number, 0))]
+        waits = [self._wait_s(number, self._given[number])]
         waits += [self._wait_s(held.maker, held.turn) for held in needed if held.maker != HOME]
         return max(waits) + missing / BYTES_PER_S
 
     def _wait_s(self, number: int, turn: int) -> float:
         """Estimate how long an endpoint takes to end so many tasks, counted from its first."""
-        words = self._link(number).words
+        words = self._words[number]
         return max(0, turn - int(words[TASKS])) * self._paces[number].mean_s(words)
 
-    def note_given(self, placed: Placed) -> int:
+    def note_given(self, number: int, placed: Placed) -> int:
         """Note that an endpoint was given a task, and return which one of its tasks it is."""
-        turn = self._given[placed.where] = self._given.get(placed.where, 0) + 1
-        placed.set_turn(turn)
-        return turn
+        self._given[number] += 1
+        for use, held in placed:
+            if use.writes:
+                held.turn = self._given[number]
+        return self._given[number]

@@ -23,7 +23,6 @@ from . import callables
 from .lists import LIST, PlayedList
 from .manifest import allows
 
-PAYLOAD_VERSION = 1
 _TASKS, _INNER = callables.RemoteRegistryTarget
 AGREE = "give RemoteWorkerSpec(serialized=True), and a daemon --allow-serialized"
 """What a refusal of something pickled suggests."""
@@ -92,10 +91,10 @@ class Dispatcher:
     # ------------------------------------------------------------ registration
     def prepare(self, command: callables.RegisterCallableCommand) -> None:
         """Resolve a callable, and keep it apart."""
-        if command.payload_version not in (PAYLOAD_VERSION, callables.LIST_VERSION):
+        if command.payload_version not in (callables.PAYLOAD_VERSION, callables.LIST_VERSION):
             raise CallableError(
                 "HASHID_DESCRIPTOR_MISMATCH",
-                f"payload version {command.payload_version} is not known, {PAYLOAD_VERSION} is",
+                f"payload version {command.payload_version} is not known, {callables.PAYLOAD_VERSION} is",
             )
         key = command.target_registry, command.digest
         if key in self._live or key in self._prepared:

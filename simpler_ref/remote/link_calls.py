@@ -15,7 +15,6 @@ import pickle
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from ctypes import memmove
-from hashlib import sha256
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,7 +37,6 @@ from . import callables
 from . import task_messages as messages
 from .copies import MOST_DROPPED, ComingCopy, CopiedTensor, window_key
 from .directory import Plan
-from .dispatcher import PAYLOAD_VERSION
 from .fail_points import fail_point
 from .frames import ControlName, OwnFrameType
 from .layouts import copied_layout, is_whole, layout_of, layout_text
@@ -135,22 +133,18 @@ class Function(NamedTuple):
         for target in (task, task.py_func):
             found = callables.by_name(target)
             if isinstance(found, callables.RemoteCallable):
-                named = _command(CallableKind.PYTHON_IMPORT, found.descriptor, found.descriptor)
+                named = callables.registering(
+                    CallableKind.PYTHON_IMPORT, found.descriptor, found.descriptor
+                )
         raw = serialize_for_endpoints(task.on(()))  # a copy: no module there has it under its name
         name: str = task.__qualname__
         if why := why_not_serialised(raw):
             return cls(name, named, b"", why)
         descriptor = build_python_serialized_descriptor(raw)
-        serialized = _command(CallableKind.PYTHON_SERIALIZED, descriptor, pack_payload(raw))
+        serialized = callables.registering(
+            CallableKind.PYTHON_SERIALIZED, descriptor, pack_payload(raw)
+        )
         return cls(name, named, serialized)
-
-
-def _command(kind: CallableKind, descriptor: bytes, payload: bytes) -> bytes:
-    registry = callables.RemoteRegistryTarget.REMOTE_TASK_DISPATCHER
-    digest = sha256(descriptor).digest()
-    return callables.encode_register_callable_command(
-        registry, kind, digest, PAYLOAD_VERSION, payload
-    )
 
 
 def _is_whole(array: Array) -> bool:

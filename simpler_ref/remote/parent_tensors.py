@@ -12,12 +12,14 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
+import numpy as np
+
 from ..errors import ControlError, RemoteError, WorkerLostError, tell
-from ..jit import layout as L
+from ..system.types import Array, address_of
 from ..workers.life import Life
 from .directory import HOME, Directory, Held, Use
 from .parent_memory import Brought, Homing
-from .recovery import Log
+from .recovery import Recovery
 
 log = logging.getLogger("simpler_ref")
 
@@ -28,27 +30,28 @@ LEAST_AT_ONCE = 1 << 20
 class LostTensor:
     """A tensor whose newest version went with an endpoint, and what this machine's memory has instead."""
 
-    def __init__(self, held: Held, where: str) -> None:
-        self._held = held
-        self.text = f"the newest version of {_name(held)} was only at {where}"
+    def __init__(self, span: tuple[int, int], where: str) -> None:
+        self.span = span
+        self.text = f"the newest version of {_name(span)} was only at {where}"
         self._digest = self._look()
 
     def _look(self) -> bytes:
-        raw = (ctypes.c_char * self._held.nbytes).from_address(self._held.start)
-        return hashlib.blake2b(raw).digest()
+        start, nbytes = self.span
+        return hashlib.blake2b((ctypes.c_char * nbytes).from_address(start)).digest()
 
-    def overlaps(self, use: Use) -> bool:
-        """Say whether a task uses bytes of it."""
-        start, nbytes = self._held.span
-        return use.start < start + nbytes and start < use.start + use.nbytes
+    def overlaps(self, start: int, nbytes: int) -> bool:
+        """Say whether bytes of it are in a span."""
+        first, size = self.span
+        return start < first + size and first < start + nbytes
 
     def is_unchanged(self) -> bool:
         """Say whether the program has written nothing there."""
         return self._look() == self._digest
 
 
-def _name(held: Held) -> str:
-    return f"the tensor of {held.nbytes} bytes at {held.start:#x}"
+def _name(span: tuple[int, int]) -> str:
+    start, nbytes = span
+    return f"the tensor of {nbytes} bytes at {start:#x}"
 
 
 class ParentTensors:
@@ -68,27 +71,30 @@ class ParentTensors:
         self._life, self._bring = life, bring
         self.directory = Directory()
         self.run_number = 1
-        self.log: Log | None = None
+        self.recovery: Recovery | None = None
         """The tasks that may run again."""
         self.owed: list[tuple[int, int]] = []
         """Spans whose newest version is lost unless tasks make it again."""
-        self.own: list[tuple[int, int]] = []
-        """Spans that only this run has, beside rings."""
+        self._kept: list[Array] = []
+        """Memory that only this run has, beside rings."""
         self._lost: list[LostTensor] = []
 
     def begin_run(self) -> None:
         """Begin with none, should the end of the last run have been cut short."""
         self.forget()
-        self.own.clear()
-        if self.log is not None:
-            self.log.__init__(self.log.retries)  # type: ignore[misc]
+        self._kept.clear()
+
+    def keep(self, nbytes: int) -> Array:
+        """Return memory that stays until the next run."""
+        self._kept.append(self._life.live().arena.empty((max(1, nbytes),), np.uint8))
+        return self._kept[-1]
 
     def forget(self) -> None:
         """Forget where tensors are: this machine's memory has them all."""
         self.directory.clear()
         self.run_number += 1
-        if self.log is not None:
-            self.log.clear()
+        if self.recovery is not None:
+            self.recovery.clear()
 
     def bring_home(self) -> None:
         """Have this machine's memory be current, once all tasks have ended, and forget all copies."""
@@ -101,9 +107,9 @@ class ParentTensors:
         for held in self.directory:
             if not held.is_home:
                 wanted.setdefault(held.maker, []).append(held)
-                if self.log is not None:
-                    self.log.save(*held.span)
-        total = sum(one.nbytes for several in wanted.values() for one in several)
+                if self.recovery is not None:
+                    self.recovery.save_bytes(*held.span)
+        total = sum(one.use.nbytes for several in wanted.values() for one in several)
         with ThreadPoolExecutor(max(1, len(wanted)), "simpler-bring") as pool:
             asks = map if total < LEAST_AT_ONCE else pool.map
             for several, answer in zip(
@@ -111,7 +117,9 @@ class ParentTensors:
             ):
                 for one, status in zip(several, answer, strict=True):
                     if status != Brought.IS_HOME:
-                        raise RemoteError(f"{_name(one)} is lost: only endpoint {one.maker} had it")
+                        raise RemoteError(
+                            f"{_name(one.span)} is lost: only endpoint {one.maker} had it"
+                        )
                     one.holders.add(HOME)
 
     def _ask_for(self, part: tuple[int, Sequence[Held]]) -> bytes:
@@ -138,13 +146,13 @@ class ParentTensors:
                     waiting = [held for held in waiting if not held.is_home]
             while waiting:
                 if not self._bring_newest(waiting[-1], failed):
-                    self._note_lost(waiting[-1])
+                    self._note_lost(waiting[-1].span, waiting[-1].maker)
                 waiting.pop()
         finally:  # a signal may have come
             for held in waiting:
-                self._note_lost(held)
+                self._note_lost(held.span, held.maker)
             for span in dict.fromkeys(self.owed) if failure is not None else ():
-                self._note_lost(Held(*span, b""))
+                self._note_lost(span)
             self.owed.clear()
             self.forget()
         if failure is not None:
@@ -164,24 +172,23 @@ class ParentTensors:
             f"{'' if self._life.options.retries else again}"
         )
 
-    def _note_lost(self, held: Held) -> None:
-        """Note that a tensor is lost; a child Worker's parent may use the memory for something else."""
-        if not self._life.parent_level:
-            self._lost.append(LostTensor(held, self._where(held)))
-        log.warning("%s is lost: its newest version was only at an endpoint", _name(held))
+    def _note_lost(self, span: tuple[int, int], maker: int = HOME) -> None:
+        """Note that a tensor is lost, of which `maker` alone had the newest version.
 
-    def _where(self, held: Held) -> str:
-        """Return who alone had the newest version of a tensor, as messages say it."""
-        manager = self._life.live().manager
-        if held.maker == HOME:
-            return "an endpoint"
-        is_dead = manager is not None and held.maker in manager.dead
-        return f"endpoint {held.maker}{', which was lost' if is_dead else ''}"
+        A child Worker's parent may use the memory for something else.
+        """
+        if not self._life.parent_level:
+            manager = self._life.live().manager
+            where = "an endpoint" if maker == HOME else f"endpoint {maker}"
+            if manager is not None and maker in manager.dead:
+                where += ", which was lost"
+            self._lost.append(LostTensor(span, where))
+        log.warning("%s is lost: its newest version was only at an endpoint", _name(span))
 
     def _forget_own(self) -> None:
         """Forget tensors in memory of rings, and of the run: nobody can use them after it."""
         heap = self._life.live().engine.heap
-        for start, nbytes in ((heap.ctypes.data, heap.nbytes), *self.own):
+        for start, nbytes in [(address_of(one), one.nbytes) for one in (heap, *self._kept)]:
             for held in self.directory.overlapping(start, nbytes):
                 self.directory.forget(held)
             self.owed = [one for one in self.owed if not start <= one[0] < start + nbytes]
@@ -218,7 +225,7 @@ class ParentTensors:
         """Refuse to read a tensor that was lost, unless the program has written it since."""
         for use in uses if self._lost else ():
             for lost in self._lost[:]:
-                if not lost.overlaps(use):
+                if not lost.overlaps(*use.span):
                     continue
                 if use.reads and lost.is_unchanged():
                     raise RemoteError(f"tensor {use.index} is lost: {lost.text}; {self._remedy}")
@@ -226,5 +233,4 @@ class ParentTensors:
 
     def forget_lost(self, address: int, nbytes: int) -> None:
         """Forget what was lost in memory that is given out anew."""
-        fresh = Use(0, address, nbytes, L.TENSOR_WRITE, b"")
-        self._lost = [lost for lost in self._lost if not lost.overlaps(fresh)]
+        self._lost = [lost for lost in self._lost if not lost.overlaps(address, nbytes)]

@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from ..callables.identity import CallableHandle, TargetNamespace
 from ..callables.runnable import CompiledCallable
 from ..engine.view import View
@@ -23,23 +21,28 @@ from ..jit.kernel import INTERPRETED
 from ..jit.program import Patch, part_at
 from ..model.arguments import TaskArgs
 from ..model.scalars import WORD
-from ..model.tensor import ContinuousTensor
+from ..model.tensor import RECORDED_FIRST, RECORDED_LAST, ContinuousTensor
+from ..model.visibility import require_visible
 from ..model.wire import (
     CHILD_MEMORY_AT,
     RIGHTS,
     SHAPE_AT,
     TAG_AT,
+    DescribedWire,
+    RemoteWire,
+    bytes_below,
+    bytes_of,
     replaced,
 )
-from ..orch.columns import Batch
 from ..orch.orchestrator import Handles, Orchestrator
-from ..orch.words import Configs, Pools, require_distinct
+from ..orch.words import Configs, Pools
 from ..system.types import Array
 from ..workers.session import Session
 from .copies import is_of_loss
-from .directory import HOME, CopyPlan, Directory, Held, Placed, Plan, Use, uses_of
+from .directory import HOME, CopyPlan, Directory, Held, Placed, Plan, Use, require_apart, uses_of
 from .endpoints import Endpoints
-from .recovery import Log, Recovery, Submit
+from .layouts import layout_text
+from .recovery import Submit
 
 _BITS = (1 << 64) - 1
 
@@ -105,6 +108,30 @@ def is_remote(handle: Any) -> bool:
     return bool(namespace == TargetNamespace.REMOTE_TASK_DISPATCHER)
 
 
+def require_copyable(i: int, wire: bytes) -> None:
+    """Refuse a tensor of which an endpoint can have no copy."""
+    if isinstance(wire, DescribedWire):
+        try:
+            layout_text(wire.layout)
+        except TypeError as error:
+            raise TypeError(f"tensor {i} cannot be copied to an endpoint: {error}") from None
+    if wire[CHILD_MEMORY_AT] & 1:
+        raise ValueError(f"tensor {i} is in the memory of a worker of this machine")
+    if wire[TAG_AT] == L.NO_DEP:
+        raise ValueError(
+            f"tensor {i} is tagged NO_DEP, which does not say whether it is read or written, so an "
+            "endpoint could not be given a copy: tag it INPUT, INOUT or OUTPUT_EXISTING"
+        )
+    address = _address(wire)
+    if not address and wire[TAG_AT] != L.OUTPUT and bytes_of(wire):
+        raise ValueError(
+            f"tensor {i} has no memory yet: tag it OUTPUT, so that the runtime provides it, or give it "
+            "an address"
+        )
+    if address and not RECORDED_FIRST <= address < RECORDED_LAST:
+        require_visible(address, bytes_of(wire))
+
+
 class EndpointPools(Pools):
     """The pools of an engine whose last next-level workers stand for endpoints.
 
@@ -114,85 +141,56 @@ class EndpointPools(Pools):
     def __init__(self, view: View, endpoints: Endpoints) -> None:
         super().__init__(view)
         self._endpoints = endpoints
-        self._chooses = True
-
-    def naming_only(self) -> Pools:
-        """Return what leaves open whatever a run has to choose."""
-        made = EndpointPools.__new__(EndpointPools)
-        vars(made).update(vars(self), _chooses=False)
-        return made
 
     def is_elsewhere(self, handle: Any) -> bool:
         """Say whether a callable is for endpoints."""
         return is_remote(handle)
 
-    def place(
-        self,
-        handle: CallableHandle,
-        worker: int,
-        args: TaskArgs | None,
-        taken: Collection[int] = (),
-        for_sub: bool | None = False,
-    ) -> int:
-        """Return the endpoint for a task; −1: a run chooses it. See `Endpoints.place`."""
-        if not self._chooses:
-            return self._endpoints.named(handle, worker, args, for_sub=for_sub)
-        return self._endpoints.place(handle, worker, args, taken, for_sub=for_sub)
-
-    def place_members(
-        self,
-        handle: CallableHandle,
-        workers: Sequence[int],
-        members: Sequence[TaskArgs],
-        for_sub: bool | None = False,
-    ) -> list[int]:
-        """Return the affinities of the members of a group: each is for another endpoint."""
-        taken = {one for one in workers if one != -1}
-        chosen: list[int] = []
-        for one, args in zip(workers, members, strict=True):
-            chosen.append(self.place(handle, one, args, taken, for_sub))
-            taken.add(chosen[-1])
-        require_distinct(chosen, len(members))
-        return [one + 1 for one in chosen]
-
     def affinity(
         self, handle: CallableHandle, pool: int, worker: int, args: TaskArgs | None
     ) -> int:
-        """Return the affinity of a task of a pool that asks for a worker."""
-        if is_remote(handle):
-            return 1 + self.place(handle, worker, args, for_sub=pool == L.SUB)
-        return super().affinity(handle, pool, worker, args)
+        """Return the affinity of a task: the endpoint that it names, or whose memory it refers to.
 
-    def affinities_of_members(
-        self,
-        handle: CallableHandle,
-        pool: int,
-        workers: Sequence[int],
-        members: Sequence[TaskArgs],
-    ) -> list[int]:
-        """Return the affinity of each member of a group, which asks for a worker."""
-        if is_remote(handle):
-            return self.place_members(handle, workers, members, pool == L.SUB)
-        return super().affinities_of_members(handle, pool, workers, members)
-
-    def places_each(self, handle: CallableHandle, batch: Batch) -> bool:
-        """Say whether each task of many is placed when those before it are submitted."""
+        Raises
+        ------
+        TypeError, ValueError
+            No endpoint could be given the task.
+        """
         if not is_remote(handle):
-            return False
-        for one in np.unique(batch.workers):
-            if one != -1:
-                self._endpoints.require(int(one))
-        return True
-
-    def require_reached(self, handle: CallableHandle, args: TaskArgs) -> None:
-        """Refuse a tensor in memory that the workers of a callable do not see."""
-        if not is_remote(handle):
-            super().require_reached(handle, args)
+            return super().affinity(handle, pool, worker, args)
+        one = self._endpoints.registration(handle)
+        if one.is_inner != (pool == L.SUB):
+            raise TypeError(
+                f"{handle!r} is for the workers of endpoints' own Workers: give it to submit_sub, "
+                "or find it there with get_inner_handle"
+                if one.is_inner
+                else f"{handle!r} is an orchestration function of endpoints: give it to submit_next_level"
+            )
+        owners = set()
+        for i, wire in enumerate(args._tensors if args is not None else ()):
+            if not isinstance(wire, RemoteWire):
+                require_copyable(i, wire)
+            elif not wire.is_inline:
+                owners.add(wire.place.worker)
+        registered = f"{handle!r} is registered for the endpoints {list(one.workers)}"
+        if worker != -1:
+            owners.add(self._endpoints.link(worker).number)
+            if worker not in one.workers:
+                raise ValueError(f"{registered}, not for {worker}")
+        if len(owners) > 1:
+            raise ValueError(
+                f"the task needs memory of the endpoints {sorted(owners)}, and a task has one: import "
+                "the buffers there with remote_export and remote_import"
+            )
+        chosen = owners.pop() if owners else -1
+        if chosen not in (-1, *one.workers):
+            raise ValueError(f"{registered}, and the memory is endpoint {chosen}'s")
+        return chosen + 1
 
     def room(self, handle: CallableHandle, pool: int) -> tuple[int, str]:
         """Return how many members a group may have, and where they are, for messages."""
         if is_remote(handle):
-            return self._endpoints.count, ", each at an endpoint of its own"
+            return len(self._endpoints.links()), ", each at an endpoint of its own"
         return super().room(handle, pool)
 
 
@@ -202,27 +200,41 @@ class PlacingOrchestrator(Orchestrator):
     Rule     REMOTE-COPY-1, REMOTE-COPY-3, REMOTE-COPY-6
     """
 
-    _recovery: Recovery | None = None
     one_by_one: Callable[[], None] | None = None
     """How to submit the tasks of a replay that is one group, if too few endpoints are left for that."""
-    _pools: EndpointPools
 
     def __init__(self, session: Session, configs: Configs, endpoints: Endpoints) -> None:
         super().__init__(session, configs, EndpointPools(session.engine.view, endpoints))
-        self._endpoints = endpoints
+        self._endpoints, self._tensors = endpoints, endpoints.tensors
+        self._recovery = endpoints.tensors.recovery
 
     @property
     def _directory(self) -> Directory:
-        return self._endpoints.tensors.directory
+        return self._tensors.directory
 
     # ------------------------------------------------------------ submits
     def _guards(self, word: int) -> bool:
         is_compiled = isinstance(self._session.registry.target(self._handle), CompiledCallable)
         return super()._guards(word) and (INTERPRETED or not is_compiled)
 
+    def _add(self, word: int, members: list[TaskArgs], workers: list[int] | None = None) -> None:
+        super()._add(*self._chosen(word, members, workers))
+
+    def _chosen(
+        self, word: int, members: list[TaskArgs], workers: list[int] | None
+    ) -> tuple[int, list[TaskArgs], list[int] | None]:
+        """Return a task with an endpoint for each member, if it is for endpoints."""
+        members = members or [TaskArgs()]
+        if is_remote(self._handle):
+            named = _places(word, workers)
+            chosen = self._endpoints.choose(self._handle, members, named)
+            if workers is not None:
+                return word, members, [one + 1 for one in chosen]
+            word += (chosen[0] - named[0]) << L.WORD_WORKER
+        return word, members, workers
+
     def _send(self, word: int, members: list[TaskArgs], workers: list[int] | None) -> None:
         send, bare = super()._send, word & ~(L.WORKER_MASK << L.WORD_WORKER)
-        where = [one - 1 for one in workers or [word >> L.WORD_WORKER & L.WORKER_MASK]]
 
         def submit(sent: list[TaskArgs], where: list[int]) -> None:
             if workers is None:
@@ -230,7 +242,7 @@ class PlacingOrchestrator(Orchestrator):
             else:
                 send(word, sent, [one + 1 for one in where])
 
-        self._place_and_submit(members or [TaskArgs()], where, submit)
+        self._place_and_submit(members, _places(word, workers), submit)
 
     def _place_and_submit(self, members: list[TaskArgs], where: list[int], submit: Submit) -> None:
         """Submit a task; if tasks before it were lost with an endpoint, those run again first.
@@ -257,73 +269,66 @@ class PlacingOrchestrator(Orchestrator):
                     where = found
 
     def _place_once(self, members: list[TaskArgs], where: list[int], submit: Submit) -> None:
-        """Submit a task once what it reads is on its way, and note what it will have done."""
-        tensors, directory = self._endpoints.tensors, self._directory
-        recovery = self._recovery
+        """Submit a task once what it reads is on its way, and note what it will have done.
+
+        Rule     REMOTE-COPY-1
+        """
+        tensors, directory, recovery = self._tensors, self._directory, self._recovery
         remote = is_remote(self._handle)
         if recovery is None and not remote and not directory and not tensors.has_lost:
             submit(members, where)
             return
         self._require_mine()
         uses = [uses_of(one._tensors) for one in members]
-        for found in uses:
-            tensors.require_not_lost(found)
+        for its in uses:
+            tensors.require_not_lost(its)
+        placed, sent = [], members
         if remote:
-            self._submit_there(members, where, uses, submit)
-            return
-        for found in uses:
-            self._bring_home(*directory.to_bring_home(found, HOME))
-            if recovery is not None:
-                recovery.save(found)
-        number = self._view.next_task_id
-        submit(members, where)
-        for one, found in zip(members, uses, strict=True):
-            directory.note_here(found)
-            self._note_provided(one, found)
-        if recovery is not None:
-            recovery.note_task(number, members, [HOME] * len(members), uses, submit)
-
-    def _submit_there(
-        self,
-        members: list[TaskArgs],
-        where: list[int],
-        uses: list[list[Use]],
-        submit: Submit,
-    ) -> None:
-        """Submit a task of endpoints.
-
-        Rule     REMOTE-COPY-1, REMOTE-COPY-6
-        """
-        directory = self._directory
-        require_members_apart(uses)
-        placed = [directory.place(*one, self._handle) for one in zip(where, uses, strict=True)]
-        for place, found in zip(where, uses, strict=True):
-            self._bring_home(*directory.to_bring_home(found, place))
-        plans = [
-            directory.plans(its, len(one._tensors))
-            for one, its in zip(members, placed, strict=True)
-        ]
-        sent = [self._with_plan(*one) for one in zip(members, placed, plans, strict=True)]
+            require_apart(uses)
+            placed = [directory.place(its) for its in uses]
+        for place, its in zip(where, uses, strict=True):
+            self._bring_home(*directory.to_bring_home(its, place if remote else HOME))
+            if recovery is not None and not remote:
+                recovery.save(its)
+        if remote:
+            sent = [self._with_plan(*one) for one in zip(members, where, placed, strict=True)]
         number = self._view.next_task_id
         submit(sent, where)
-        for one, after, its in zip(members, sent, placed, strict=True):
-            _take_addresses(one, after)
-            self._endpoints.queues.note_given(its)
-            directory.note_task(its, [_address(wire) for wire in one._tensors], task=number)
-        if self._recovery is not None:
-            self._recovery.note_task(number, members, where, uses, submit)
+        for one, its, after in zip(members, uses, sent, strict=True):
+            self._note_provided(one, its, after)
+        if not remote:
+            where = [HOME] * len(members)
+            for its in uses:
+                directory.note_here(its)
+        for place, known in zip(where, placed, strict=False):
+            self._endpoints.queues.note_given(place, known)
+            directory.note_task(place, known, self._handle, task=number)
+        if recovery is not None:
+            recovery.note_task(number, members, where, uses, submit)
 
-    def _with_plan(self, args: TaskArgs, placed: Placed, plans: Sequence[CopyPlan]) -> TaskArgs:
+    def _with_plan(self, args: TaskArgs, where: int, placed: Placed) -> TaskArgs:
         """Return the arguments as they are sent: with the plan behind the scalars."""
         sent = TaskArgs()
         sent._tensors, sent._scalars = args._tensors.copy(), list(args._scalars)
-        if not placed.uses:
-            return sent
-        for use in placed.uses:
+        for use, _ in placed:
             sent._tensors[use.index] = _copied(sent._tensors[use.index], use.rights)
-        dropped = self._directory.dropped(placed.where)
-        _append(sent, Plan(self._endpoints.tensors.run_number, plans, dropped))
+        if placed:
+            plans = self._directory.plans(placed, len(args._tensors))
+            _append(sent, Plan(self._tensors.run_number, plans, self._directory.dropped(where)))
         return sent
+
+    def _note_provided(self, args: TaskArgs, uses: Sequence[Use], sent: TaskArgs) -> None:
+        """Note the memory that the runtime has provided to tensors of a task that was sent."""
+        for use in uses:
+            wire = sent._tensors[use.index]
+            if use.start or not _address(wire):
+                continue
+            use.start = _address(wire) - bytes_below(wire)
+            own = args._tensors[use.index]
+            args._tensors[use.index] = replaced(own, 0, wire[:SHAPE_AT])
+            self._directory.give_back(*use.span)
+            if self._recovery is not None and use.nbytes:
+                self._recovery.note_memory(*use.span, self._depth())
 
     # ------------------------------------------------------------ coming home
     def _bring_home(self, several: Sequence[Held], must_wait: bool) -> None:
@@ -334,22 +339,22 @@ class PlacingOrchestrator(Orchestrator):
         Rule     REMOTE-COPY-3
         """
         for held in several:
-            if self._log is not None:
-                self._log.save(*held.span)
+            if self._recovery is not None:
+                self._recovery.save_bytes(*held.span)
             word = self._next_level[held.handle] | (held.maker + 1) << L.WORD_WORKER
             args = TaskArgs()
-            wire = replaced(held.wire, 0, held.start.to_bytes(SHAPE_AT, "little"))
+            wire = replaced(held.use.wire, 0, held.use.start.to_bytes(SHAPE_AT, "little"))
             wire = replaced(wire, TAG_AT, bytes((L.INOUT,)))
             args._tensors = [_copied(wire, RIGHTS[L.INOUT])]
             plan = CopyPlan(held.key, held.version, 0, held.maker + 1)
-            _append(args, Plan(self._endpoints.tensors.run_number, [plan], goes_home=True))
+            _append(args, Plan(self._tensors.run_number, [plan], goes_home=True))
             number, edges = self._view.next_task_id, self._view.edges
             super()._send(word | self._config_word(None), [args], None)
             self._own_tasks += 1
             self._own_edges += self._view.edges - edges
             held.holders.add(HOME)
-            if self._log is not None:
-                self._log.moves.append((number, held.maker))
+            if self._recovery is not None:
+                self._recovery.moves[number] = held.maker
         if must_wait:
             self._until_idle()
             if self._view.has_failed:
@@ -373,13 +378,13 @@ class PlacingOrchestrator(Orchestrator):
             self._recovery.settle()
         else:
             self._until_idle()
-            self._endpoints.tensors.bring_home()
+            self._tensors.bring_home()
 
     def _play(self, program: Array, variables: Array) -> None:
         self._require_mine()
         self._all_home()
-        if self._log is not None:
-            self._log.unclear = "many tasks were submitted at once, or a graph"
+        if self._recovery is not None:
+            self._recovery.unclear = "many tasks were submitted at once, or a graph"
         super()._play(program, variables)
 
     # ------------------------------------------------------------ recorded graphs
@@ -408,20 +413,9 @@ class PlacingOrchestrator(Orchestrator):
     def _submit_step(self, step: SubmitStep, word: int, variables: list[int]) -> None:
         """Submit a task or a group, at the endpoints that are chosen now if it is for endpoints."""
         self._handle = step.handle
-        remote = is_remote(step.handle)
         members = step.arguments(variables)
-        if step.members:
-            affinities = [one for _, one in step.members]
-            if remote:
-                workers = [one - 1 for one in affinities]
-                affinities = self._pools.place_members(step.handle, workers, members, None)
-            self._send(word, members, affinities)
-        else:
-            if remote:
-                worker = (word >> L.WORD_WORKER & L.WORKER_MASK) - 1
-                chosen = self._pools.place(step.handle, worker, members[0], for_sub=None)
-                word += (chosen - worker) << L.WORD_WORKER
-            self._send(word, members, None)
+        affinities = [one for _, one in step.members] or None
+        self._send(*self._chosen(word, members, affinities))
         step.note_outputs(members, variables)
 
     def _claim(self, tensor: ContinuousTensor) -> ContinuousTensor:
@@ -435,28 +429,25 @@ class PlacingOrchestrator(Orchestrator):
                 self._recovery.make_good(failure)
         if self._directory:
             self._directory.give_back(made.data, made.nbytes())
-        if self._log is not None:
-            self._log.note_memory(made.data, made.nbytes(), self._depth())
+        if self._recovery is not None:
+            self._recovery.note_memory(made.data, made.nbytes(), self._depth())
         return made
 
     # ------------------------------------------------------------ losses
-    @property
-    def _log(self) -> Log | None:
-        return self._endpoints.tensors.log
-
     def _open(self, next_level: Handles, subs: Handles) -> None:
         self._own_tasks = self._own_edges = 0
         self._losses = self._endpoints.losses()
         self._endpoints.begin_run()
         super()._open(next_level, subs)
-        self._recovery = None if self._log is None else Recovery(self, self._log)
+        if self._recovery is not None:
+            self._recovery.begin_run(self)
         self.one_by_one = None
 
     def _close_scope(self) -> None:
         depth = self._depth()
         super()._close_scope()
-        if self._log is not None:
-            self._log.end_scope(depth)
+        if self._recovery is not None:
+            self._recovery.end_scope(depth)
 
     def _settle_run(self) -> None:
         if self._recovery is not None:
@@ -469,9 +460,7 @@ class PlacingOrchestrator(Orchestrator):
         self.one_by_one = None  # it refers to the graph
         if failure is not None and endpoints.losses() > self._losses:
             dead = endpoints.lost(wait_for_one=True)  # else the next run would find that out
-            lost = [
-                one for one in dead if endpoints.has_all([one])
-            ]  # workers of this machine are not
+            lost = [one for one in dead if endpoints.has_all([one])]  # no workers of this machine
             # a task that missed what the endpoint had may have failed before that was noticed
             if lost and isinstance(failure, TaskError) and is_of_loss(failure):
                 failure = endpoints.loss(lost[0], failure)
@@ -484,39 +473,6 @@ class PlacingOrchestrator(Orchestrator):
         """
         self._engine.kernels.forgive_all(self._mem)
         self._error = None
-
-    def _note_provided(self, args: TaskArgs, uses: Sequence[Use]) -> None:
-        for use in uses:
-            address = _address(args._tensors[use.index])
-            if not use.start and address:
-                self._directory.give_back(address, use.nbytes)
-
-
-def require_members_apart(uses: Sequence[Sequence[Use]]) -> None:
-    """Refuse a group whose members share bytes that one of them writes: each would get a copy.
-
-    Rule     REMOTE-COPY-6
-    """
-    if len(uses) < 2:
-        return
-    spans = sorted(
-        (use.start, use.start + use.nbytes, member, bool(use.writes))
-        for member, its in enumerate(uses)
-        for use in its
-        if use.start and use.nbytes
-    )
-    met: list[tuple[int, int, int, bool]] = []
-    for start, end, member, writes in spans:
-        met = [one for one in met if one[1] > start]
-        for _, _, other, other_writes in met:
-            if other != member and (writes or other_writes):
-                first, second = sorted((member, other))
-                raise ValueError(
-                    f"members {first} and {second} of the group name the same bytes, which one of them "
-                    "writes, and each would get a copy of its own at its endpoint: give each member a "
-                    "part of its own"
-                )
-        met.append((start, end, member, writes))
 
 
 def _address(wire: bytes) -> int:
@@ -531,7 +487,6 @@ def _append(args: TaskArgs, plan: Plan) -> None:
     args._scalars = [*args._scalars, *[WORD.pack(one, L.RAW) for one in plan.words()]]
 
 
-def _take_addresses(args: TaskArgs, sent: TaskArgs) -> None:
-    for i, wire in enumerate(sent._tensors):
-        if not _address(args._tensors[i]) and _address(wire):
-            args._tensors[i] = replaced(args._tensors[i], 0, wire[:SHAPE_AT])
+def _places(word: int, workers: list[int] | None) -> list[int]:
+    """Return the workers that a task names, −1 for any."""
+    return [one - 1 for one in workers or [word >> L.WORD_WORKER & L.WORKER_MASK]]

@@ -1,8 +1,8 @@
 """What an orchestrator does about a lost endpoint: it has tasks run again, and goes on.
 
-The `Log` has the tasks since all tensors were last at home, and what this machine's memory had then.
-After a loss that memory gets it back, all copies are forgotten, and the tasks are submitted once more, in
-their order. So nobody has to know who had which version, and a loss costs what was done since then, which
+It keeps the tasks since all tensors were last at home, and what this machine's memory had then. After a
+loss that memory gets it back, all copies are forgotten, and the tasks are submitted once more, in their
+order. So nobody has to know who had which version, and a loss costs what was done since then, which
 `drain` bounds.
 
 Rule     REMOTE-RETRY-1, REMOTE-RETRY-2, REMOTE-RETRY-3, REMOTE-RETRY-4
@@ -20,6 +20,7 @@ from ..errors import ControlError, RemoteError, TaskError, tell
 from ..jit import layout as L
 from ..model.arguments import TaskArgs
 from ..model.wire import SHAPE_AT, TAG_AT, RemoteWire, replaced
+from ..system.types import address_of
 from ..workers.manager import log as logger
 from .directory import HOME, Spans, Use, uses_of
 
@@ -38,17 +39,11 @@ class Buffer:
     `written` are spans that tasks have written.
     """
 
-    start: int
-    nbytes: int
+    span: tuple[int, int]
     depth: int
     is_old: bool = False
     is_over: bool = False
     written: set[tuple[int, int]] = field(default_factory=set)
-
-    @property
-    def span(self) -> tuple[int, int]:
-        """Its first byte, and how many there are."""
-        return self.start, self.nbytes
 
 
 class Logged(NamedTuple):
@@ -67,11 +62,27 @@ class Logged(NamedTuple):
     written: Sequence[tuple[int, int]]
 
 
-class Log:
-    """The tasks since all tensors were last at home, which may run again `retries` times together."""
+class Recovery:
+    """The tasks since all tensors were last at home, which may run again `retries` times together.
 
-    def __init__(self, retries: int) -> None:
-        self.retries = retries
+    All of it happens on the thread that submits; after a loss, while no task runs.
+    """
+
+    _orch: Any
+    """The `PlacingOrchestrator` of the run."""
+
+    def __init__(self, endpoints: Any, retries: int) -> None:
+        self._endpoints, self._retries = endpoints, retries
+        self._losses = 0
+        """Those that were made good."""
+        self._forget_memory()
+
+    def begin_run(self, orch: Any) -> None:
+        """Begin with no tasks."""
+        self._orch, self._losses = orch, self._endpoints.losses()
+        self._forget_memory()
+
+    def _forget_memory(self) -> None:
         self._buffers = Spans[Buffer]()
         self._live: list[Buffer] = []
         """Buffers whose scopes are open."""
@@ -80,9 +91,9 @@ class Log:
     def clear(self) -> None:
         """Begin anew: all has ended well, and is at home."""
         self.tasks: list[Logged] = []
-        self.moves: list[tuple[int, int]] = []
-        """Number of each task that brings a tensor home, and from which endpoint."""
-        self.again = 0
+        self.moves: dict[int, int] = {}
+        """Tasks that bring a tensor home, and from which endpoint."""
+        self._again = 0
         """How often they have run again."""
         self.unclear = ""
         """Why they cannot."""
@@ -96,7 +107,7 @@ class Log:
         """Note that memory was given to a new tensor, until the scope of a depth ends."""
         for one in self._buffers.overlapping(start, nbytes):
             self._end(one)
-        made = Buffer(start, nbytes, depth)
+        made = Buffer((start, nbytes), depth)
         self._buffers.add(made)
         self._live.append(made)
 
@@ -114,11 +125,11 @@ class Log:
         """Return the buffer that bytes are in."""
         return next(iter(self._buffers.overlapping(start, nbytes)), None) if nbytes else None
 
-    def note_use(self, use: Use) -> None:
+    def _note_use(self, use: Use) -> Buffer | None:
         """Note what a task does with a buffer: what it reads and none has written, the program has."""
         buffer = self.buffer_of(*use.span)
         if buffer is None:
-            return
+            return None
         if use.reads and use.span not in buffer.written:
             start, nbytes = use.span
             buffer.is_old |= not any(
@@ -126,8 +137,16 @@ class Log:
             )
         if use.writes:
             buffer.written.add(use.span)
+        return buffer
 
-    def save(self, start: int, nbytes: int) -> None:
+    def save(self, uses: Iterable[Use]) -> None:
+        """Keep what a task of this machine will replace."""
+        for use in uses:
+            self._note_use(use)
+            if use.writes and use.start:
+                self.save_bytes(*use.span)
+
+    def save_bytes(self, start: int, nbytes: int) -> None:
         """Keep what memory has, unless it is anything, before something of this run is written there."""
         span = start, nbytes
         if nbytes and span not in self._saved:
@@ -140,58 +159,30 @@ class Log:
         for (start, nbytes), raw in reversed(self._saved.items()):
             memmove(start, raw, nbytes)
 
-
-class Recovery:
-    """Notes the tasks of a `PlacingOrchestrator`, and has them run again after a loss.
-
-    All of it happens on the thread that submits, while no task runs.
-    """
-
-    def __init__(self, orch: Any, log: Log) -> None:
-        self._orch, self._log = orch, log
-        self._endpoints = orch._endpoints
-        self._losses = self._endpoints.losses()
-        """Those that were made good."""
-
     # ------------------------------------------------------------ what is submitted
-    def save(self, uses: Iterable[Use]) -> None:
-        """Keep what a task of this machine will replace."""
-        for use in uses:
-            self._log.note_use(use)
-            if use.writes and use.start:
-                self._log.save(*use.span)
-
     def note_task(
         self,
         number: int,
         members: Sequence[TaskArgs],
         where: Sequence[int],
-        before: Sequence[Sequence[Use]],
+        uses: Sequence[Sequence[Use]],
         submit: Submit,
     ) -> None:
-        """Note a task that was submitted; `before` is what its members used before they got memory."""
-        log, depth = self._log, self._orch._depth()
-        uses = [uses_of(one._tensors) for one in members]
-        for its, was in zip(uses, before, strict=True):
-            given = {one.index for one in was if not one.start}
-            for one in its:
-                if one.nbytes and one.index in given:
-                    log.note_memory(*one.span, depth)
+        """Note a task that was submitted."""
         if any(_is_far(wire) for one in members for wire in one._tensors):
-            log.unclear = (
+            self.unclear = (
                 f"task {number} uses memory of an endpoint, which cannot be computed again"
             )
         buffers, written = {}, []
         for i, its in enumerate(uses):
             for one in its:
-                log.note_use(one)
-                found = log.buffer_of(*one.span)
+                found = self._note_use(one)
                 if found is not None:
                     buffers[i, one.index] = found
                 elif one.writes:
                     written.append(one.span)
         copies = [_copy(one) for one in members]
-        log.tasks.append(
+        self.tasks.append(
             Logged(number, tuple(where), self._orch._handle, copies, submit, buffers, written)
         )
 
@@ -214,27 +205,27 @@ class Recovery:
 
     def make_good(self, failure: BaseException) -> None:
         """Have tasks run again after the loss of an endpoint; raise the failure if that is impossible."""
-        orch, log, endpoints = self._orch, self._log, self._endpoints
+        orch, endpoints = self._orch, self._endpoints
         orch._until_idle()
         moved: dict[Buffer, int] = {}
         try:
             outcomes = self._require_loss()
-            for one in dict.fromkeys(it for task in log.tasks for it in task.buffers.values()):
+            for one in dict.fromkeys(it for task in self.tasks for it in task.buffers.values()):
                 if one.is_over and one.is_old:
                     raise Gone("they use what a buffer had, whose scope has ended")
                 if one.is_over:
-                    moved[one] = endpoints.keep(one.nbytes)
+                    moved[one] = address_of(endpoints.tensors.keep(one.span[1]))
         except (Gone, MemoryError) as why:
             if endpoints.lost() or endpoints.losses() > self._losses:
                 tell(failure, f"  the run cannot go on after the loss of an endpoint: {why}")
             raise failure from None
-        log.restore()
-        tasks, again = log.tasks, log.again + 1
+        self.restore()
+        tasks, again = self.tasks, self._again + 1
         for task in tasks:
             if task.number not in outcomes:  # so it had made something
                 endpoints.tensors.owed += task.written
         endpoints.tensors.forget()
-        log.again = again
+        self._again = again
         orch._forgive()
         endpoints.replace_lost()
         self._losses = endpoints.losses()
@@ -250,10 +241,10 @@ class Recovery:
         Gone
             That is not for the loss of an endpoint, or the tasks cannot run again.
         """
-        log, endpoints = self._log, self._endpoints
+        endpoints = self._endpoints
         outcomes: dict[int, bool] | None = self._orch._view.failed_tasks()
-        places = {number: [place] for number, place in log.moves}
-        places |= {task.number: list(task.places) for task in log.tasks}
+        places = {number: [place] for number, place in self.moves.items()}
+        places |= {task.number: list(task.places) for task in self.tasks}
         if outcomes is None or not outcomes.keys() <= places.keys():
             raise Gone("a task has failed that is not known any more")
         dead = endpoints.lost()
@@ -261,11 +252,16 @@ class Recovery:
         others = [one for one in began if not {*one} & {*dead}]
         if len(others) > endpoints.losses() - self._losses or [HOME] in [one[:1] for one in others]:
             raise Gone("a task has failed by itself")
-        endpoints.require_endpoints(dead or endpoints.lost(wait_for_one=True))
-        if log.unclear:
-            raise Gone(log.unclear)
-        if log.again >= log.retries:
-            raise Gone(f"its tasks have run {log.again + 1} times")
+        dead = dead or endpoints.lost(wait_for_one=True)
+        if not dead:
+            raise Gone("no endpoint is")
+        for worker in dead:
+            if not endpoints.has_all([worker]):
+                raise Gone(f"worker {worker} of this machine is lost, too")
+        if self.unclear:
+            raise Gone(self.unclear)
+        if self._again >= self._retries:
+            raise Gone(f"its tasks have run {self._again + 1} times")
         return outcomes
 
     def _submit_again(self, task: Logged, moved: dict[Buffer, int]) -> None:
@@ -274,7 +270,7 @@ class Recovery:
         for (i, index), buffer in task.buffers.items():
             if buffer in moved:
                 wire = members[i]._tensors[index]
-                at = int.from_bytes(wire[:SHAPE_AT], "little") + moved[buffer] - buffer.start
+                at = int.from_bytes(wire[:SHAPE_AT], "little") + moved[buffer] - buffer.span[0]
                 members[i]._tensors[index] = replaced(wire, 0, at.to_bytes(SHAPE_AT, "little"))
         orch = self._orch
         orch._give_numbers([args._tensors for args in members])
@@ -301,10 +297,14 @@ class Recovery:
         """
         if places[0] == HOME:
             return list(places)
-        chosen: list[int] = []
+        endpoints, chosen = self._endpoints, list[int]()
+        dead = endpoints.lost()
+        alive = [one for one in endpoints.present(handle) if one not in dead]
         for place, args in zip(places, members, strict=True):
-            uses = uses_of(args._tensors)
-            chosen.append(self._endpoints.substitute(handle, place, uses, {*places, *chosen}))
+            if place not in alive and alive:
+                uses, taken = uses_of(args._tensors), {*places, *chosen}
+                place = endpoints.likely_first(alive, uses, endpoints.queues, taken)
+            chosen.append(place)
         if len({*chosen}) < len(chosen):
             if one_by_one := self._orch.one_by_one:
                 self._orch.one_by_one = None
@@ -330,4 +330,4 @@ def _copy(args: TaskArgs) -> TaskArgs:
     return made
 
 
-__all__ = ["Gone", "Log", "Recovery"]
+__all__ = ["Gone", "Recovery"]

@@ -29,7 +29,7 @@ from ..jit import layout as L
 from ..model.scalars import INTEGER
 from ..model.wire import RIGHTS, SHAPE_AT, TAG_AT, TENSOR_BYTES, Layout, span_of
 from .callables import Registration
-from .directory import Directory, Held, Plan, Queues, Use
+from .directory import Directory, Held, Plan, Queues, Use, require_apart
 from .layouts import copied_layout, is_whole, layout_of, layout_text
 from .link_calls import Function
 
@@ -53,7 +53,7 @@ class RemoteStream(Stream):
         self.errors = _ErrorsThere(session)
         self._add_callable, self._endpoints = add, life.endpoints
         self._directory = Directory(session.engine.view.is_under_way)
-        self._queues = Queues(self._endpoints._link, self._directory)
+        self._queues = Queues(self._endpoints.links, self._directory)
         self._spans: dict[bytes, tuple[int, int, Layout | None]] = {}
         """Of arrays: first byte, how many, and the layout of one with gaps; as long as layouts last."""
         self._epoch = -1
@@ -82,7 +82,7 @@ class RemoteStream(Stream):
         super()._begin()
         self._endpoints.begin_run()
         self._directory.clear()
-        self._queues.begin_run(self._endpoints.links())
+        self._queues.begin_run()
 
     def _start_quick(self) -> None:
         """Let no call be quick: each is placed."""
@@ -119,7 +119,7 @@ class RemoteStream(Stream):
 
         Rule     CALL-FAR-7
         """
-        return all(link.spec.serialized for link in self._endpoints.links())
+        return all(link.spec.serialized for link in self._endpoints.call_links())
 
     # ------------------------------------------------------------ submit
     def _submit(self, word: int, counts: int, wire: bytes, data: bytes) -> int:
@@ -129,7 +129,7 @@ class RemoteStream(Stream):
         """
         view = self._engine.view
         if view.ended == view.next_task_id:
-            self._queues.begin_run(self._endpoints.links())
+            self._queues.begin_run()
         tensors = counts & L.LOW_HALF
         wires = [
             wire[at : at + TENSOR_BYTES] for at in range(0, tensors * TENSOR_BYTES, TENSOR_BYTES)
@@ -137,9 +137,10 @@ class RemoteStream(Stream):
         uses, values = self._uses_of(wires), self._values_in(wire, counts)
         named = (word >> L.WORD_WORKER & L.WORKER_MASK) - 1
         only = self._endpoints.seats()[named] if named >= 0 else None
-        where = only[0] if only else self._endpoints.likely_first([*uses, *values], self._queues)
+        where = only[0] if only else self._likely_first([*uses, *values])
         directory = self._directory
-        placed = directory.place(where, uses, None)
+        require_apart([uses], "arrays {} and {} of the call")
+        placed = directory.place(uses)
         plans = directory.plans(placed, tensors)
         run = self._endpoints.tensors.run_number
         words = Plan(run, plans, directory.dropped(where), only=only).words()
@@ -149,14 +150,28 @@ class RemoteStream(Stream):
             self._word | (where + 1) << L.WORD_WORKER, counts + (len(words) << L.HALF), wire, data
         )
         if slot != L.WOULD_BLOCK:
-            value = Held(0, _UNKNOWN, b"", slot)
-            value.maker, value.holders, value.handle = where, {where}, task
-            value.turn = self._queues.note_given(placed)
-            directory.note_task(placed, (), (slot, view.next_task_id - 1))
+            turn = self._queues.note_given(where, placed)
+            directory.note_task(where, placed, call=(slot, view.next_task_id - 1))
             for use in values:
-                directory.hold_value(use.slot, where)
-            directory.note_value(slot, value)
+                directory.values[use.slot].holders.add(where)
+            directory.values[slot] = Held(
+                Use(-1, 0, _UNKNOWN, L.TENSOR_WRITE, slot=slot),
+                maker=where,
+                holders={where},
+                handle=task,
+                turn=turn,
+            )
         return slot
+
+    def _likely_first(self, uses: Sequence[Use]) -> int:
+        """Return the endpoint that is likely to begin a call first."""
+        present = [link.number for link in self._endpoints.call_links()]
+        if not present:
+            raise RuntimeError(
+                "no endpoint with sub workers is left for calls: add one with add_remote_worker"
+            )
+        chosen: int = self._endpoints.likely_first(present, uses, self._queues)
+        return chosen
 
     def _uses_of(self, wires: Sequence[bytes]) -> list[Use]:
         """Return what a call does with its arrays.
@@ -190,26 +205,26 @@ class RemoteStream(Stream):
         scalars = np.frombuffer(wire, np.int64, offset=(counts & L.LOW_HALF) * TENSOR_BYTES)
         words, kinds = scalars[::2].tolist(), scalars[1::2].tolist()
         slots = [word for word, kind in zip(words, kinds, strict=True) if kind == L.FUTURE]
-        found = [(one, self._directory.value(one)) for one in slots]
+        found = [(one, self._directory.values.get(one)) for one in slots]
         return [
-            Use(-1, 0, self._size(held), L.TENSOR_READ, b"", slot=slot)
+            Use(-1, 0, self._size(held), L.TENSOR_READ, slot=slot)
             for slot, held in found
             if held is not None
         ]
 
     def _size(self, value: Held) -> int:
         """Return the bytes of a value; as long as it is not made, those of another one of its task."""
-        slot: Any = value.name
-        if value.nbytes == _UNKNOWN:
+        slot = value.use.slot
+        if value.use.nbytes == _UNKNOWN:
             if not self._kernels.has_settled(self._mem, slot):
                 return self._sizes.get(value.handle, _UNKNOWN)
             has_failed, kind, word = self._engine.view.outcome(slot)
             is_block = kind == L.VALUE_BLOCK and not has_failed
-            value.nbytes = outcomes.size_of(data_of(self._mem, word)) if is_block else 0
+            value.use.nbytes = outcomes.size_of(data_of(self._mem, word)) if is_block else 0
             if len(self._sizes) > _MOST_TASKS:
                 self._sizes.clear()
-            self._sizes[value.handle] = value.nbytes
-        return value.nbytes
+            self._sizes[value.handle] = value.use.nbytes
+        return value.use.nbytes
 
     # ------------------------------------------------------------ endpoints that have died
     def _lacks_workers(self) -> bool:
@@ -225,10 +240,10 @@ class RemoteStream(Stream):
         """
         super()._replace_dead()
         if self._alive():
-            self._queues.begin_run(self._endpoints.links())
+            self._queues.begin_run()
             self._hand_on()
             return
-        words = [link.last_words() for link in self._endpoints.links()]
+        words = [link.last_words() for link in self._endpoints.call_links()]
         self.errors.why_stranded = WorkerStartError(f"all endpoints are lost: {'; '.join(words)}")
         self._strand()
         raise self.errors.why_stranded
@@ -236,7 +251,7 @@ class RemoteStream(Stream):
     def _alive(self) -> list[int]:
         manager = self._session.manager
         dead = {} if manager is None else manager.dead
-        return [link.number for link in self._endpoints.links() if link.number not in dead]
+        return [link.number for link in self._endpoints.call_links() if link.number not in dead]
 
     def _hand_on(self) -> None:
         """Give the calls that wait for lost endpoints to others."""
@@ -244,7 +259,7 @@ class RemoteStream(Stream):
         if manager is None or not manager.dead:
             return
         alive = self._alive()
-        for i, link in enumerate(self._endpoints.links()):
+        for i, link in enumerate(self._endpoints.call_links()):
             if link.number not in alive and alive:
                 other = alive[i % len(alive)]
                 self._kernels.hand_on(self._mem, link.number, other)

@@ -21,10 +21,11 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from ctypes import memmove
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from ..callables.identity import CallableHandle, CallableKind, TargetNamespace
 from ..errors import CallableError, ControlError
@@ -48,12 +49,8 @@ from ..orch.listening import RecordedArgs
 from ..orch.orchestrator import Orchestrator
 from ..orch.recording import Graph, OpRecorder
 from ..orch.runs import RunTiming
-from .callables import (
-    LIST_VERSION,
-    Registration,
-    RemoteRegistryTarget,
-    encode_register_callable_command,
-)
+from ..system.types import address_of
+from .callables import LIST_VERSION, Registration, registering
 from .directory import REQUEST_BYTES
 from .endpoints import Endpoints
 from .layouts import as_bytes, layout_text
@@ -396,13 +393,7 @@ class _Way:
             TargetNamespace.REMOTE_TASK_DISPATCHER,
             "a list of tasks",
         )
-        command = encode_register_callable_command(
-            RemoteRegistryTarget.REMOTE_TASK_DISPATCHER,
-            CallableKind.PYTHON_IMPORT,
-            digest.digest(),
-            LIST_VERSION,
-            raw,
-        )
+        command = registering(CallableKind.PYTHON_IMPORT, raw, raw, version=LIST_VERSION)
         self.registration = Registration(tuple(self.places), command)
         self.runs = 0
         self.best_s = math.inf
@@ -422,7 +413,7 @@ class ListedGraph:
         self._names, self._scalars = list(reader.names), reader.scalars
         self._programs = [i for i, one in enumerate(self._names) if reader.is_programs(one)]
         seats = {
-            place: endpoints.sub_workers_of(place)
+            place: endpoints.link(place).spec.worker["num_sub_workers"]
             for place in sorted({place for one in tasks for place in one.allowed})
         }
         sizes = [one.nbytes for one in self._names]
@@ -537,10 +528,10 @@ class ListedGraph:
         run, digest = self._endpoints.tensors.run_number, way.handle.digest
         planned = Planned(run, sent._tensors, words, digest, part, self._key, where, scalars)
         raw = pickle.dumps(planned)
-        address = self._endpoints.keep(len(raw))
-        memmove(address, raw, len(raw))
+        memory = self._endpoints.tensors.keep(len(raw))
+        memory[:] = np.frombuffer(raw, np.uint8)
         args = TaskArgs()
-        args._scalars = [scalar_wire(address), scalar_wire(len(raw))]
+        args._scalars = [scalar_wire(address_of(memory)), scalar_wire(len(raw))]
         return args
 
     def _starts(self, variables: Sequence[int]) -> dict[int, int] | None:
@@ -567,7 +558,11 @@ def _endpoints_for(step: SubmitStep, word: int, endpoints: Endpoints) -> list[in
     """Return the endpoints that may run the task of a step, which is of a function for sub workers."""
     if step.members or word & _CONFIGURED or not is_remote(step.handle):
         raise NotListed
-    found = endpoints.taking_lists(step.handle)
+    if not endpoints.registration(step.handle).is_inner or (
+        step.handle.kind == CallableKind.CHIP_CALLABLE
+    ):
+        raise NotListed
+    found = [one for one in endpoints.present(step.handle) if endpoints.takes_list(one, 0)]
     if not found:
         raise NotListed
     return found
@@ -641,7 +636,8 @@ class PlacedGraph(Graph):
         if not self._steps or not self._was_run:
             return
         assert isinstance(life.endpoints, Endpoints)
-        for dropped in life.endpoints.take_dropped_lists():
+        while life.endpoints.dropped_lists:
+            dropped = life.endpoints.dropped_lists.pop()
             with suppress(CallableError, ControlError):  # an endpoint is lost: it has none
                 if life.registry.is_live(dropped):
                     life.registry.discard(dropped, life.installer, life.running)

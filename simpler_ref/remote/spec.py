@@ -119,20 +119,10 @@ class RemoteWorkerSpec:
                 "travel in the open"
             )
 
-    def pinned(self) -> RemoteWorkerSpec:
-        """Return a spec whose sessions pin their workers if they are on this machine."""
-        if not self.fleet.is_local:
-            return self
-        return self._with(pin=True)
-
-    def checked(self) -> RemoteWorkerSpec:
-        """Return a spec whose sessions check what their workers write, unless it says otherwise."""
-        return self._with(check=True)
-
-    def _with(self, **defaults: Any) -> RemoteWorkerSpec:
-        """Return a spec with more options, where it does not say otherwise."""
+    def with_default(self, name: str, value: Any) -> RemoteWorkerSpec:
+        """Return a spec whose sessions have an option, where this one does not say otherwise."""
         found = copy(self)
-        found.worker = {**defaults, **self.worker}
+        found.worker = {name: value, **self.worker}
         return found
 
     @property
@@ -155,14 +145,13 @@ class RemoteWorkerSpec:
 
         is_local = self.fleet.is_local
         modules = ((ANY_MODULE,) if is_local else ()) if self.modules is None else self.modules
-        secure = pair is not None and group is not None
         return Manifest(
             session,
             number,
             __version__,
-            parent_key=pair.public if secure and pair else "",
-            group_key=group.public if secure and group else "",
-            group_secret=group.secret if secure and group else "",
+            parent_key=pair.public if pair else "",
+            group_key=group.public if group else "",
+            group_secret=group.secret if group else "",
             worker=self.worker,
             modules=modules,
             serialized=self.serialized,

@@ -71,7 +71,7 @@ class RemoteWorkers:
         """Return which of them is meant by what traces name a mover by."""
         return {}
 
-    def require_not_there(self, handle: Any) -> None:
+    def require_same(self, handle: Any) -> None:
         """Refuse a callable for workers of this machine that is one of theirs."""
 
     def make_stream(self, session: Any, register: Any, add_callable: Any) -> Any:

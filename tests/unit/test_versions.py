@@ -9,7 +9,7 @@ import pytest
 from simpler_ref.errors import RemoteError
 from simpler_ref.remote.copies import EVENTS, ComingCopies, ComingCopy, CopiedTensor, CopyState
 from simpler_ref.remote.copies import _Copy as Copy
-from simpler_ref.remote.directory import Held
+from simpler_ref.remote.directory import Held, Use
 from simpler_ref.remote.windows import bytes_at
 from tests.endpoints import store
 from tests.spec_rules import ROOT
@@ -54,7 +54,7 @@ def test_errors_tell_the_story_of_a_version():
 
 
 def test_a_version_that_does_not_read_the_one_before_may_be_made():
-    held = Held(1, 4, b"")
+    held = Held(Use(0, 1, 4, 3))
     without = []
     for task, reads in ((5, False), (6, True), (7, False)):
         held.make(0, None, task, reads)
