@@ -4,16 +4,18 @@ A list is a callable like any other, but its payload says which tasks of which o
 for: a *part* for each endpoint. All parts are replayed at once, each as a task of its endpoint, and get
 from each other what they need:
 
-    part 0    task a ── shows x, version 1        gets y, version 3 ── task d
-                              ╲                        ╱
-    part 1                     gets x, version 1 ── task b, task c ── shows y, version 3
+    part 0    task a ── shows x               gets y, after task 2 of part 1 ── task d
+                           ╲                     ╱
+    part 1                  gets x, after task 1 of part 0 ── task b, task c ── shows y
 
-Before a task, its session waits for what it gets; after one, it shows what others get, once that has
-ended. The wait is at the session that will show it: it answers a GET when the version is there. All are
-carried out in the order of the recording, so the first task that has not ended waits for none that
+Before a task, its session waits for what it gets; after one, it shows what others get of it, once that
+has ended. The wait is at the session that will show it: it answers a GET when the version is there. All
+are carried out in the order of the recording, so the first task that has not ended waits for none that
 comes after it: replays end. What is written and read again without an order between the two is not the
 concern of a list, as it is not that of the graph: each tensor has one place at a session, into which its
 versions come.
+
+At the session a part is a recorded graph of the inner Worker, which it carries out in steps.
 
 Rule     REMOTE-LIST-1, REMOTE-LIST-2, SPEED-LIST-1, SPEED-LIST-6
 """
@@ -22,11 +24,13 @@ from __future__ import annotations
 
 import os
 import threading
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise, zip_longest
+from types import SimpleNamespace
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -35,17 +39,15 @@ from ..callables.identity import CALLABLE_HASH_DIGEST_BYTES, CallableHandle
 from ..engine.memory import PARK_NS
 from ..errors import RemoteError, TransferError
 from ..jit import layout as L
-from ..jit.program import Patch, ProgramWriter, Words, rewind, scalar_at, tensor_at
-from ..model.enums import TensorArgType
-from ..model.tensor import ContinuousTensor, DescribedTensor
-from ..model.wire import (
-    TENSOR_BYTES,
-    DescribedWire,
-    Layout,
-    counts_of,
-    layout_number,
-)
-from ..system.types import Array
+from ..jit.program import rewind
+from ..model.arguments import TaskArgs
+from ..model.config import CallConfig
+from ..model.enums import DataType, TensorArgType
+from ..model.scalars import WORD, BoundWord, scalar_wire
+from ..model.tensor import ContinuousTensor
+from ..orch.listening import RecordedArgs
+from ..orch.recording import Graph, OpRecorder
+from ..workers.life import Life
 from .copies import Copies, SourceLost, window_key
 from .fields import (
     TEXT,
@@ -62,8 +64,8 @@ from .fields import (
     many,
     one_of,
 )
-from .layouts import read_layout
 from .limits import MAX_SCALARS, MAX_TENSORS
+from .task_messages import copy_at
 from .tasks import TENSOR
 from .windows import Span
 
@@ -77,7 +79,7 @@ MOST_PLAYED = 1 << 12
 """Tasks that are submitted at once: the slots of some are looked up where all have waited to be wired."""
 _SCALAR_BYTES = L.WORD * L.SCALAR_WORDS
 _SOMEWHERE = 1 << 20
-"""An address for a tensor that gets its own before each run."""
+"""From where on tensors have addresses while their tasks are recorded."""
 
 
 Tag = Annotated[
@@ -115,34 +117,21 @@ class ListScalar:
     bound: Uint32 = 0
 
 
-class ListVersion(NamedTuple):
-    """A version of a tensor, counted from that which a replay begins with."""
+class ListGet(NamedTuple):
+    """A tensor as it is after so many tasks of another part, which shows it then; 0: before all."""
 
     tensor: Uint32
-    version: Uint32
+    part: Uint32
+    after: Uint32
 
     def window(self, key: int) -> int:
-        """Return the key of its window in a replay."""
-        return window_key(key, self.tensor << 32 | self.version)
-
-
-VERSION = Message("LIST.version", ListVersion)
-
-
-@dataclass(frozen=True)
-class ListGet:
-    """A version that another part shows."""
-
-    what: Annotated[ListVersion, VERSION]
-    part: Uint32
+        """Return the key of its window in a replay, at the session that shows it."""
+        return window_key(key, self.tensor << 32 | self.after)
 
 
 @dataclass(frozen=True)
 class ListTask:
-    """A task: what it gets before it begins, and shows when it has ended.
-
-    `callable` is its place among the list's.
-    """
+    """A task, and what it gets before it begins; `callable` is its place among the list's."""
 
     callable: Uint32
     uses: Annotated[Sequence[ListUse], many(Message("LIST.uses", ListUse), MAX_TENSORS)]
@@ -150,18 +139,13 @@ class ListTask:
         Sequence[ListScalar], many(Message("LIST.scalars", ListScalar), MAX_SCALARS)
     ] = ()
     gets: Annotated[Sequence[ListGet], many(Message("LIST.gets", ListGet), MAX_TENSORS)] = ()
-    shows: Annotated[Sequence[ListVersion], many(VERSION, MAX_TENSORS)] = ()
 
 
 @dataclass(frozen=True)
 class ListPart:
-    """What one endpoint runs.
-
-    `tensors` are the numbers of its task's, `shows` what it has from the beginning.
-    """
+    """What one endpoint runs; `tensors` are the numbers of its task's."""
 
     tensors: Annotated[Sequence[int], many(U32, MAX_TENSORS)]
-    shows: Annotated[Sequence[ListVersion], many(VERSION, MAX_TENSORS)]
     tasks: Annotated[Sequence[ListTask], many(Message("LIST.tasks", ListTask), MOST_TASKS)]
 
 
@@ -179,14 +163,14 @@ def _require_consistent(one: TaskList) -> None:
     count = len(one.sizes)
     for i, part in enumerate(one.parts):
         path = f"parts[{i}]"
-        for number in (*part.tensors, *(it.tensor for it in part.shows)):
+        for number in part.tensors:
             _require_below(number, count, f"{path}.tensors")
         for task in part.tasks:
             _require_below(task.callable, len(one.callables), f"{path}.tasks.callable")
-            for it in (*task.shows, *(get.what for get in task.gets)):
-                _require_below(it.tensor, count, f"{path}.tasks.tensor")
             for get in task.gets:
+                _require_below(get.tensor, count, f"{path}.tasks.tensor")
                 _require_below(get.part, len(one.parts), f"{path}.tasks.part")
+                _require_below(get.after, len(one.parts[get.part].tasks) + 1, f"{path}.tasks.after")
             for use in task.uses:
                 _require_below(use.tensor, count, f"{path}.tasks.uses.tensor")
                 nbytes, room = use.form.nbytes(), one.sizes[use.tensor]
@@ -229,137 +213,129 @@ REPLAY = Message("REPLAY", Replay)
 
 
 # ---------------------------------------------------------------- at the session
-class _Variables:
-    """What the program of a part leaves open: addresses, the replay's scalars, numbers of layouts."""
-
-    def __init__(self, tensors: int, scalars: int) -> None:
-        self.tensors, self.scalars = tensors, scalars
-        self.layouts: dict[Layout, int] = {}
-
-    def of_scalar(self, number: int) -> int:
-        """Return the variable of the word of a scalar, counted from 1; its kind is the next."""
-        return self.tensors + (number - 1) * L.SCALAR_WORDS
-
-    def of_layout(self, layout: Layout) -> int:
-        """Return the variable of a layout's number."""
-        first = self.of_scalar(self.scalars + 1)
-        return self.layouts.setdefault(layout, first + len(self.layouts))
-
-    def values(self, addresses: Sequence[int], scalars: bytes, orch: Any) -> Array:
-        """Return all of them for a run."""
-        wires: list[bytes] = [DescribedWire(bytes(TENSOR_BYTES), one) for one in self.layouts]
-        if wires:
-            orch._give_numbers([wires])
-        given = np.frombuffer(scalars, np.int64, self.scalars * L.SCALAR_WORDS)
-        numbers = np.array([*map(layout_number, wires)], np.int64)
-        return np.concatenate([np.array(addresses, np.int64), given, numbers])
-
-
 class _Step(NamedTuple):
-    """Tasks of a program up to a word: what is got before the first of them.
+    """The tasks of a part up to one: what is got before the first of them, and how many there are."""
 
-    `last` is how many tasks there are up to its end, `shows` what is shown after which of these.
+    gets: Collection[ListGet]
+    end: int
+
+
+class PlayedPart(Graph):
+    """A part of a list as a graph, which a session carries out step by step.
+
+    `find` returns the callable of the inner Worker that has a digest.
     """
 
-    gets: Collection[ListVersion]
-    end: int
-    last: int
-    shows: Sequence[tuple[int, Sequence[ListVersion]]]
-
-
-class PlayedPart:
-    """A part of a list as a program, see `jit.program`, and how a session carries it out."""
-
-    def __init__(self, one: TaskList, part: ListPart) -> None:
-        bound = [scalar.bound for task in part.tasks for scalar in task.scalars]
+    def __init__(
+        self, life: Life, one: TaskList, number: int, find: Callable[[bytes], CallableHandle]
+    ) -> None:
+        part = one.parts[number]
         used = {use.tensor for task in part.tasks for use in task.uses}
-        self.tensors = [*part.tensors, *sorted(used.difference(part.tensors))]
-        self.sizes = [one.sizes[tensor] for tensor in self.tensors]
-        self.named, self.shows = len(part.tensors), part.shows
-        self._variable = {tensor: i for i, tensor in enumerate(self.tensors)}
-        self._variables = _Variables(len(self.tensors), max(bound, default=0))
-        writer = ProgramWriter()
-        self.steps: list[_Step] = []
-        starts = [
+        tensors = [*part.tensors, *sorted(used.difference(part.tensors))]
+        self.sizes, self.named = [one.sizes[tensor] for tensor in tensors], len(part.tensors)
+        self._place = {tensor: i for i, tensor in enumerate(tensors)}
+        self.scalars = max((one.bound for task in part.tasks for one in task.scalars), default=0)
+        self.gets = [get for task in part.tasks for get in task.gets]
+        shown = {get for other in one.parts for task in other.tasks for get in task.gets}
+        self.shows = sorted((get for get in shown if get.part == number), key=_after)
+        """What others get, in the order in which it is made."""
+        firsts = [
             i for i, task in enumerate(part.tasks) if not i or task.gets or not i % MOST_PLAYED
         ]
-        for start, end in pairwise([*starts, len(part.tasks)]):
-            tasks = part.tasks[start:end]
-            for task in tasks:
-                self._write(writer, task)
-            shows = [(start + i, task.shows) for i, task in enumerate(tasks) if task.shows]
-            gets = [get.what for get in tasks[0].gets]
-            self.steps.append(_Step(gets, writer.size, end, shows))
-        self.gets = [get for task in part.tasks for get in task.gets]
-        self.callables = [task.callable for task in part.tasks]
-        self._program: Words = writer.words()
-        self._places = writer.callables
+        self.steps = [
+            _Step(part.tasks[first].gets, end)
+            for first, end in pairwise([*firsts, len(part.tasks)])
+        ]
+        handles = {task.callable: find(one.callables[task.callable]) for task in part.tasks}
+        numbers = {which: i for i, which in enumerate(handles)}
+        *starts, _ = accumulate(
+            (L.round_up(size, L.HEAP_ALIGN) for size in self.sizes), initial=_SOMEWHERE
+        )
+        args = TaskArgs()
+        args._tensors = [
+            ContinuousTensor(at, (size,), DataType.UINT8)._tagged(TensorArgType.INPUT)
+            for at, size in zip(starts, self.sizes, strict=True)
+        ]
+        args._scalars = [scalar_wire(0)] * self.scalars  # at least as many as there are
+        recorder = OpRecorder(RecordedArgs(args))
+        self._ends: list[int] = []
+        """How long the program is up to the end of each task."""
+        for task in part.tasks:
+            word = numbers[task.callable] | L.SUB << L.WORD_KIND
+            recorder.task(handles[task.callable], word, [self._arguments(starts, task)], None)
+            self._ends.append(recorder.program.size)
+        recorded = SimpleNamespace(
+            handles=[(handle, L.SUB) for handle in handles.values()],
+            configs=[CallConfig().to_bytes()],
+            has_unordered=False,
+        )
+        super().__init__(life, recorder, recorded, None, ())  # type: ignore[arg-type]
 
-    def _write(self, writer: ProgramWriter, one: ListTask) -> None:
-        tensors, patches = [], []
-        variables = self._variables
-        for i, use in enumerate(one.uses):
-            layout = read_layout(use.layout, use.form.nbytes()) if use.layout else None
-            tensor = use.form if layout is None else DescribedTensor(_SOMEWHERE, layout)
-            tensors.append(bytes(tensor._tagged(use.tag)))
-            patches.append(Patch(tensor_at(i), self._variable[use.tensor], 0))
-            if layout is not None:
-                patches.append(Patch(tensor_at(i) + L.TENSOR_SHAPE, variables.of_layout(layout), 0))
-        scalars = []
-        for j, scalar in enumerate(one.scalars):
-            scalars.append(scalar.word.to_bytes(8, "little") + scalar.kind.to_bytes(8, "little"))
-            if scalar.bound:
-                first, at = variables.of_scalar(scalar.bound), scalar_at(len(tensors), j)
-                patches += [Patch(at + k, first + k, 0) for k in range(L.SCALAR_WORDS)]
-        counts = counts_of(len(tensors), len(scalars))
-        writer.submit(0, counts, b"".join([*tensors, *scalars]), (), patches, -1)
+    def _arguments(self, starts: Sequence[int], task: ListTask) -> TaskArgs:
+        """Return the arguments of a task, whose tensors begin at some addresses."""
+        made = TaskArgs()
+        made._tensors = [
+            copy_at(self.span(starts, use.tensor)[0], use.form, use.layout)._tagged(use.tag)
+            for use in task.uses
+        ]
+        words = [(one.bound, WORD.pack(one.word, one.kind)) for one in task.scalars]
+        made._scalars = [BoundWord(raw, bound - 1) if bound else raw for bound, raw in words]
+        return made
 
-    def require_fitting(self, sizes: int, scalars: bytes) -> None:
+    def require_fitting(self, tensors: int, scalars: bytes) -> None:
         """Refuse a replay that has not what the part needs."""
-        needed = self._variables.scalars
-        if sizes != self.named or len(scalars) < needed * _SCALAR_BYTES:
+        if tensors != self.named or len(scalars) < self.scalars * _SCALAR_BYTES:
             raise ValueError(
-                f"a part of a list has {self.named} tensors and {needed} scalars, its task {sizes} and "
-                f"{len(scalars) // _SCALAR_BYTES}"
+                f"a part of a list has {self.named} tensors and {self.scalars} scalars, its task "
+                f"{tensors} and {len(scalars) // _SCALAR_BYTES}"
             )
 
-    def program(
-        self, words: Sequence[int], addresses: Sequence[int], scalars: bytes, orch: Any
-    ) -> tuple[Words, Array]:
-        """Return it from the beginning, with the words that callables have now, and its variables."""
-        self._program[self._places] = words
+    def begin(self, addresses: Sequence[int], scalars: bytes, orch: Any) -> None:
+        """Prepare to be carried out from the beginning."""
+        first, words = len(addresses), self.scalars * L.SCALAR_WORDS
+        self._variables[:first] = addresses
+        self._variables[first : first + words] = np.frombuffer(scalars, np.int64, words)
+        self._resolve(orch)
+        self._number_layouts(orch)
         rewind(self._program)
-        return self._program, self._variables.values(addresses, scalars, orch)
 
-    def address_in(self, addresses: Sequence[int], one: ListVersion) -> tuple[int, int]:
+    def play_up_to(self, end: int, orch: Any) -> None:
+        """Submit the tasks that follow, up to so many."""
+        orch._play(self._program[: self._ends[end - 1]], self._variables)
+
+    def shown_after(self, start: int, end: int) -> Sequence[ListGet]:
+        """Return what others get of what tasks have made, from one on up to so many."""
+        return self.shows[_until(self.shows, start) : _until(self.shows, end)]
+
+    def span(self, addresses: Sequence[int], tensor: int) -> tuple[int, int]:
         """Return where a tensor is, and its bytes."""
-        i = self._variable[one.tensor]
+        i = self._place[tensor]
         return addresses[i], self.sizes[i]
 
 
+def _after(one: ListGet) -> int:
+    return one.after
+
+
+def _until(several: Sequence[ListGet], end: int) -> int:
+    """Return how many are there after so many tasks."""
+    return bisect_right(several, end, key=_after)
+
+
 class PlayedList:
-    """A list as a session runs it. `find` returns the callable of the inner Worker that has a digest."""
+    """A list as a session runs it; `find` is as for its parts."""
 
     def __init__(self, one: TaskList, find: Callable[[bytes], CallableHandle]) -> None:
         self._find, self._list = find, one
         self._parts: dict[int, PlayedPart] = {}
 
-    def part(self, number: int) -> PlayedPart:
+    def part(self, number: int, life: Life) -> PlayedPart:
         """Return a part."""
         if not 0 <= number < len(self._list.parts):
             raise ValueError(f"part {number} is not one of the {len(self._list.parts)} of the list")
         if number not in self._parts:
-            self._parts[number] = PlayedPart(self._list, self._list.parts[number])
+            self._parts[number] = PlayedPart(life, self._list, number, self._find)
         return self._parts[number]
-
-    def words(self, part: PlayedPart, orch: Any) -> list[int]:
-        """Return the callable word of each task of a part."""
-        digests = self._list.callables
-        words = {
-            one: orch._require_handle("a list", self._find(digests[one]), (), orch._subs, L.SUB)
-            for one in set(part.callables)
-        }
-        return [words[one] for one in part.callables]
 
 
 class Replaying:
@@ -370,8 +346,8 @@ class Replaying:
 
     Parameters
     ----------
-    one, asked
-        The list, and what the RUN says.
+    part, asked
+        What is carried out, and what the RUN says.
     copies, mover
         The session's.
     addresses
@@ -382,20 +358,20 @@ class Replaying:
 
     def __init__(
         self,
-        one: PlayedList,
+        part: PlayedPart,
         asked: Replay,
         copies: Copies,
         mover: Any,
         addresses: Sequence[int],
         is_over: Callable[[], Any],
     ) -> None:
-        self._list, self._part, self._asked = one, one.part(asked.part), asked
-        self._part.require_fitting(len(addresses), asked.scalars)
+        self._part, self._asked = part, asked
+        part.require_fitting(len(addresses), asked.scalars)
         self._copies, self._mover, self._is_over = copies, mover, is_over
         self._addresses = [*addresses, *self._own()]
-        self._here: set[ListVersion] = set()
-        self._due: deque[tuple[int, Sequence[ListVersion]]] = deque()
-        """Slots of tasks that have not ended, and what is shown after each."""
+        self._here: set[ListGet] = set()
+        self._due: deque[tuple[int, ListGet]] = deque()
+        """What is shown when the task in a slot has ended."""
         self._why: BaseException | None = None
         """Why it ends early."""
         self._lock = threading.Lock()
@@ -417,26 +393,24 @@ class Replaying:
     def orchestrate(self, orch: Any, _args: Any, _config: Any) -> None:
         """Submit the tasks, each when what it gets has come, and show what they make."""
         self._orch, part = orch, self._part
-        program, values = part.program(
-            self._list.words(part, orch), self._addresses, self._asked.scalars, orch
-        )
+        part.begin(self._addresses, self._asked.scalars, orch)
         self._begin_to_get()
-        self._show(part.shows)
+        for one in part.shown_after(-1, 0):
+            self._show(one)
         first, played = orch._view.pushed, 0
-        shows: list[tuple[int, Sequence[ListVersion]]] = []
         for step, following in zip_longest(part.steps, part.steps[1:]):
             if step.gets:
                 self._wait(partial(self._has, step.gets))
-            shows += step.shows
-            if following and following.last - played <= MOST_PLAYED and self._has(following.gets):
+            if following and following.end - played <= MOST_PLAYED and self._has(following.gets):
                 continue  # to play both at once
-            orch._play(program[: step.end], values)
-            self._due += [(orch._view.pushed_as(first + i), several) for i, several in shows]
-            played, shows = step.last, []
+            part.play_up_to(step.end, orch)
+            for one in part.shown_after(played, step.end):
+                self._due.append((orch._view.pushed_as(first + one.after - 1), one))
+            played = step.end
             self._show_ended()
         self._wait(lambda: not self._due)
 
-    def _has(self, several: Collection[ListVersion]) -> bool:
+    def _has(self, several: Collection[ListGet]) -> bool:
         return self._here.issuperset(several)
 
     def _wait(self, is_done: Callable[[], bool]) -> None:
@@ -465,22 +439,21 @@ class Replaying:
     def _show_ended(self) -> None:
         view, has_settled = self._orch._view, self._orch._engine.kernels.has_settled
         while self._due and has_settled(self._orch._mem, self._due[0][0]):
-            slot, shows = self._due[0]
+            slot, one = self._due[0]
             if view.outcome(slot)[0]:
                 return  # it has failed: nobody gets that
             self._due.popleft()
-            self._show(shows)
+            self._show(one)
 
-    def _show(self, several: Sequence[ListVersion]) -> None:
-        for one in several:
-            where = self._part.address_in(self._addresses, one)
-            self._copies.show(one.window(self._asked.key), *where)
+    def _show(self, one: ListGet) -> None:
+        where = self._part.span(self._addresses, one.tensor)
+        self._copies.show(one.window(self._asked.key), *where)
 
     # ------------------------------------------------------------ others
     def _begin_to_get(self) -> None:
-        sources: dict[int, list[ListVersion]] = {}
+        sources: dict[int, list[ListGet]] = {}
         for get in self._part.gets:
-            sources.setdefault(get.part, []).append(get.what)
+            sources.setdefault(get.part, []).append(get)
         for source, several in sources.items():
             address = self._asked.movers[source]
             thread = threading.Thread(
@@ -489,9 +462,9 @@ class Replaying:
             self._threads.append(thread)
             thread.start()
 
-    def _get(self, address: str, several: Sequence[ListVersion]) -> None:
+    def _get(self, address: str, several: Sequence[ListGet]) -> None:
         spans = [
-            Span(one.window(self._asked.key), *self._part.address_in(self._addresses, one))
+            Span(one.window(self._asked.key), *self._part.span(self._addresses, one.tensor))
             for one in several
         ]
 

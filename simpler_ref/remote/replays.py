@@ -64,7 +64,6 @@ from .lists import (
     ListScalar,
     ListTask,
     ListUse,
-    ListVersion,
     TaskList,
 )
 from .placing import AllocStep, PlacingOrchestrator, ScopeStep, Step, SubmitStep, is_remote
@@ -266,20 +265,14 @@ class Part:
         self.place = place
         self.tasks: list[ListTask] = []
         self.named: dict[int, TensorArgType] = {}
-        self.shows: list[ListVersion] = []
         self.tensors: set[int] = set()
 
 
 class _Version(NamedTuple):
-    """A version of a tensor: which part makes it, who has it, and what that shows after the task.
+    """A version of a tensor: how parts get it, None of what the program has, or nobody; who has it."""
 
-    `shows` is None of what the program has, or nobody.
-    """
-
-    number: int
-    part: int
+    get: ListGet | None
     holders: set[int]
-    shows: list[ListVersion] | None
 
 
 class Cutter:
@@ -318,45 +311,33 @@ class Cutter:
         part = self.parts[i]
         part.tensors.update(use.tensor for use in task.uses)
         gets = [get for use in task.uses if use.reads for get in self._gets(i, use.tensor)]
-        shows: list[ListVersion] = []
-        part.tasks.append(
-            ListTask(
-                self.digests.setdefault(task.digest, len(self.digests)),
-                task.uses,
-                task.scalars,
-                gets,
-                shows,
-            )
-        )
-        for tensor in {use.tensor for use in task.uses if use.writes}:
-            before = self._versions.get(tensor)
-            number = 1 + (0 if before is None else before.number)
-            self._versions[tensor] = _Version(number, i, {i}, shows)
+        number = self.digests.setdefault(task.digest, len(self.digests))
+        part.tasks.append(ListTask(number, task.uses, task.scalars, gets))
+        for use in task.uses:
+            if use.writes:
+                made = ListGet(use.tensor, i, len(part.tasks))
+                self._versions[use.tensor] = _Version(made, {i})
 
     def _gets(self, i: int, tensor: int) -> list[ListGet]:
         """Return what a part gets so that a task can read a tensor."""
         version = self._versions.get(tensor)
         if version is None:
-            version = self._versions[tensor] = self._first(i, tensor)
-        if version.shows is None:
+            version = self._versions[tensor] = self._first(tensor)
+        if version.get is None:
             self._name(i, tensor)
-            return []
-        if i in version.holders:
-            return []
-        version.holders.add(i)
-        what = ListVersion(tensor, version.number)
-        if what not in version.shows:
-            version.shows.append(what)
-        return [ListGet(what, version.part)]
+        elif i not in version.holders:
+            version.holders.add(i)
+            return [version.get]
+        return []
 
-    def _first(self, i: int, tensor: int) -> _Version:
+    def _first(self, tensor: int) -> _Version:
         """Return the version of a tensor with which a replay begins."""
         writer = self._writers.get(tensor)
         if tensor not in self._programs or writer is None:
-            return _Version(0, -1, set(), None)
+            return _Version(None, set())
         self._name(writer, tensor)
         self.parts[writer].tensors.add(tensor)
-        return _Version(0, writer, {writer}, self.parts[writer].shows)
+        return _Version(ListGet(tensor, writer, 0), {writer})
 
     def _name(self, i: int, tensor: int) -> None:
         if tensor in self._programs:
@@ -365,7 +346,7 @@ class Cutter:
 
 def list_of(cut: Cutter, sizes: Sequence[int]) -> TaskList:
     """Return the parts as a message; `sizes` are the bytes of tensors."""
-    parts = [ListPart(list(one.named), one.shows, one.tasks) for one in cut.parts]
+    parts = [ListPart(list(one.named), one.tasks) for one in cut.parts]
     return TaskList(list(cut.digests), sizes, parts)
 
 

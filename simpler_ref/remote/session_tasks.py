@@ -43,7 +43,7 @@ from .copies import (
 from .dispatcher import Dispatcher, InnerCallable
 from .fail_points import fail_point
 from .frames import Frame, FrameType, OwnFrameType, cut_report, encode_completion
-from .lists import REPLAY, PlayedList, Replay, Replaying
+from .lists import REPLAY, PlayedPart, Replay, Replaying
 from .manifest import Manifest
 from .mover import Mover
 from .session_calls import SessionCalls
@@ -322,17 +322,16 @@ class SessionTasks:
         """Return the work that a replay of a part of a list is."""
         self._copies.put(told.tensors)
         asked = REPLAY.decode(told.replay)
-        one = self._dispatcher.find(asked.digest)
-        part = one.part(asked.part)
-        run = partial(self._run_replay, one, asked)
+        part = self._dispatcher.find(asked.digest).part(asked.part, self._inner._life)
+        run = partial(self._run_replay, part, asked)
         return ReplayWork(sequence, told, part.sizes[: part.named], run)
 
     def _run_replay(
-        self, one: PlayedList, asked: Replay, sequence: int, addresses: Sequence[int]
+        self, part: PlayedPart, asked: Replay, sequence: int, addresses: Sequence[int]
     ) -> messages.Done:
         try:
             replaying = self._replaying = Replaying(
-                one, asked, self._copies, self._mover, addresses, lambda: self._frames.over
+                part, asked, self._copies, self._mover, addresses, lambda: self._frames.over
             )
             try:
                 self._inner.run(replaying.orchestrate)

@@ -19,7 +19,6 @@ from simpler_ref.remote.lists import (
     ListScalar,
     ListTask,
     ListUse,
-    ListVersion,
     PlayedList,
     Replay,
     Replaying,
@@ -34,12 +33,12 @@ FORM = ContinuousTensor.make(0, (2, 3), DataType.INT32)
 FORM_RAW = struct.pack("<Q5IIIB7x", 0, 2, 3, 0, 0, 0, 2, 2, 0)
 USE = ListUse(0, TensorArgType.INOUT, FORM, "[1]")
 USE_RAW = struct.pack("<II", 0, TensorArgType.INOUT) + FORM_RAW + blob(b"[1]")
-GET = ListGet(ListVersion(1, 7), 0)
-TASK = ListTask(0, (USE,), (ListScalar(9, L.RAW, 2),), (GET,), (ListVersion(0, 3),))
+GET = ListGet(1, 0, 1)
+TASK = ListTask(0, (USE,), (ListScalar(9, L.RAW, 2),), (GET,))
 TASK_RAW = struct.pack("<II", 0, 1) + USE_RAW + struct.pack("<IQII", 1, 9, L.RAW, 2)
-TASK_RAW += struct.pack("<4I", 1, 1, 7, 0) + struct.pack("<3I", 1, 0, 3)
-PART = ListPart((1,), (ListVersion(1, 0),), (TASK,))
-PART_RAW = struct.pack("<6I", 1, 1, 1, 1, 0, 1) + TASK_RAW
+TASK_RAW += struct.pack("<4I", 1, 1, 0, 1)
+PART = ListPart((1,), (TASK,))
+PART_RAW = struct.pack("<3I", 1, 1, 1) + TASK_RAW
 WHOLE = TaskList((DIGEST,), (24, 8), (PART,))
 WHOLE_RAW = struct.pack("<I", 1) + DIGEST + struct.pack("<IQQI", 2, 24, 8, 1) + PART_RAW
 
@@ -77,10 +76,10 @@ def of_task(**wrong):
     [
         (of_task(callable=1), "callable: 1 is not one of 1"),
         (of_task(uses=(replace(USE, tensor=2),)), "2 is not one of 2"),
-        (of_task(gets=(replace(GET, part=1),)), "1 is not one of 1"),
-        (of_task(shows=(ListVersion(2, 1),)), "2 is not one of 2"),
+        (of_task(gets=(GET._replace(part=1),)), "1 is not one of 1"),
+        (of_task(gets=(GET._replace(tensor=2),)), "2 is not one of 2"),
+        (of_task(gets=(GET._replace(after=2),)), "after: 2 is not one of 2"),
         (replace(PART, tensors=(2,)), "tensors: 2 is not one of 2"),
-        (replace(PART, shows=(ListVersion(2, 0),)), "tensors: 2 is not one of 2"),
         (of_task(uses=(replace(USE, tensor=1),)), "a tensor of 24 bytes is said to have 8"),
     ],
 )
