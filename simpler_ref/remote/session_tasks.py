@@ -64,38 +64,6 @@ _TAGS = {
 """What tags say of rights."""
 
 
-class TaskWork(Work):
-    """A task of a run: `start` makes a run of it, or gives it to a sub worker as a call."""
-
-    target: Any = None
-
-    def __init__(
-        self,
-        sequence: int,
-        told: messages.Run,
-        start: Callable[[TaskWork, Sequence[int]], Future | messages.Done],
-    ) -> None:
-        self.read, self.start, self.is_alone = messages.read_task(told.task), start, True
-        sizes = self.read.sizes
-        super().__init__(sequence, told, told.tensors or (CopiedTensor(),) * len(sizes), sizes)
-
-    @property
-    def is_configured(self) -> bool:
-        """Whether it runs in another way than a run without a configuration."""
-        return self.read.is_configured or bool(self.told.env)
-
-    @property
-    def is_leaf(self) -> bool:
-        """Whether it is a plain function's, and all its tensors are copies: so it can be a call."""
-        target = self.target
-        is_plain = isinstance(target, InnerCallable) and target.is_plain
-        return is_plain and not self.is_configured and all(one.key for one in self.tensors)
-
-    def submit(self, addresses: Sequence[int]) -> Future | messages.Done:
-        """Start it, with its copies at some addresses."""
-        return self.start(self, addresses)
-
-
 class LeafArgs(TaskArgs):
     """The arguments of a task that a sub worker runs as a call."""
 
@@ -121,26 +89,6 @@ class RunLeaf:
             args.add_tensor(messages.copy_at(address, tensor, layout))
         messages.add_scalars(args, told.scalars, kinds)
         refuse_unrun(as_leaf(self.target)(args))
-
-
-class ReplayWork(Work):
-    """A replay of a part of a list; `run` runs it."""
-
-    is_alone = True
-
-    def __init__(
-        self,
-        sequence: int,
-        told: messages.Run,
-        sizes: Sequence[int],
-        run: Callable[..., messages.Done],
-    ) -> None:
-        super().__init__(sequence, told, told.tensors, sizes)
-        self._run = run
-
-    def submit(self, addresses: Sequence[int]) -> messages.Done:
-        """Run it, with its copies at some addresses."""
-        return self._run(self.sequence, addresses)
 
 
 class SessionTasks:
@@ -275,47 +223,69 @@ class SessionTasks:
     def _task(self, sequence: int, told: messages.Run) -> Work:
         """Return the work that a task is: for a sub worker if there are several, else a run."""
         self._copies.put(told.tensors)
-        work = TaskWork(sequence, told, self._run)
+        read = messages.read_task(told.task)
+        tensors = told.tensors or (CopiedTensor(),) * len(read.sizes)
         fail_point("decoded")
+        target = None
         if not self._beside.skips(told):
-            work.target = self._dispatcher.find(work.read.task.callable_digest)
-            if self._has_several and work.is_leaf:
-                work.start, work.is_alone = self._call, False
-        return work
+            target = self._dispatcher.find(read.task.callable_digest)
+        config = None
+        if read.is_configured or told.env:
+            config = copy(read.task.config)
+            if told.env:
+                config.runtime_env = RuntimeEnv.from_bytes(told.env)
+        if (
+            self._has_several
+            and isinstance(target, InnerCallable)
+            and target.is_plain
+            and config is None
+            and all(one.key for one in tensors)
+        ):
+            return Work(sequence, told, tensors, read.sizes, partial(self._call, target, told))
+        run = partial(self._run, target, config, read, told)
+        start = partial(self._run_alone, sequence, run)
+        return Work(sequence, told, tensors, read.sizes, start, is_alone=True)
 
-    def _call(self, task: TaskWork, addresses: Sequence[int]) -> Future:
+    def _call(self, target: InnerCallable, told: messages.Run, addresses: Sequence[int]) -> Future:
         """Give a task to a sub worker, as a call."""
-        function = task.target.target
-        callee = self._callees.get(task.target)
+        function = target.target
+        callee = self._callees.get(target)
         if callee is None:
-            callee = self._callees[task.target] = Task(RunLeaf(function), Signature.any())
+            callee = self._callees[target] = Task(RunLeaf(function), Signature.any())
             name = getattr(function, "__qualname__", repr(function))
             callee.__name__ = callee.__qualname__ = name
-        layouts = tuple(tensor.layout for tensor in task.tensors)
-        args = task.told.task, task.told.kinds, tuple(addresses), layouts
+        layouts = tuple(tensor.layout for tensor in told.tensors)
+        args = told.task, told.kinds, tuple(addresses), layouts
         found: Future = self._inner._stream().submit(callee, args, {})
         return found
 
-    def _run(self, task: TaskWork, addresses: Sequence[int]) -> messages.Done:
-        """Run a task, and return its end."""
-        told, sequence, target = task.told, task.sequence, task.target
+    def _run_alone(
+        self, sequence: int, run: Callable[[Sequence[int]], None], addresses: Sequence[int]
+    ) -> messages.Done:
+        """Run something, and return its end."""
         try:
-            args, after, kept = self._arguments(task, addresses)
-            config = None
-            if task.is_configured:
-                config = copy(task.read.task.config)
-                if told.env:
-                    config.runtime_env = RuntimeEnv.from_bytes(told.env)
-            function = target.submit if isinstance(target, InnerCallable) else target
-            self._inner.run(function, args, config)
-            del kept
-            for put_back in after:
-                put_back()
+            run(addresses)
             return messages.Done(sequence)
         except BaseException as error:
             if self._frames.over:
                 raise
             return messages.failure_of(error, sequence, outcome_of(error))
+
+    def _run(
+        self,
+        target: Any,
+        config: CallConfig | None,
+        read: messages.ReadTask,
+        told: messages.Run,
+        addresses: Sequence[int],
+    ) -> None:
+        """Run a task."""
+        args, after, kept = self._arguments(read, told, addresses)
+        function = target.submit if isinstance(target, InnerCallable) else target
+        self._inner.run(function, args, config)
+        del kept
+        for put_back in after:
+            put_back()
 
     # ------------------------------------------------------------ replays
     def _replay(self, sequence: int, told: messages.Run) -> Work:
@@ -323,25 +293,18 @@ class SessionTasks:
         self._copies.put(told.tensors)
         asked = REPLAY.decode(told.replay)
         part = self._dispatcher.find(asked.digest).part(asked.part, self._inner._life)
-        run = partial(self._run_replay, part, asked)
-        return ReplayWork(sequence, told, part.sizes[: part.named], run)
+        start = partial(self._run_alone, sequence, partial(self._run_replay, part, asked))
+        return Work(sequence, told, told.tensors, part.sizes[: part.named], start, is_alone=True)
 
-    def _run_replay(
-        self, part: PlayedPart, asked: Replay, sequence: int, addresses: Sequence[int]
-    ) -> messages.Done:
+    def _run_replay(self, part: PlayedPart, asked: Replay, addresses: Sequence[int]) -> None:
+        """Run a part of a list."""
+        replaying = self._replaying = Replaying(
+            part, asked, self._copies, self._mover, addresses, lambda: self._frames.over
+        )
         try:
-            replaying = self._replaying = Replaying(
-                part, asked, self._copies, self._mover, addresses, lambda: self._frames.over
-            )
-            try:
-                self._inner.run(replaying.orchestrate)
-            finally:
-                replaying.end()
-            return messages.Done(sequence)
-        except BaseException as error:
-            if self._frames.over:
-                raise
-            return messages.failure_of(error, sequence, outcome_of(error))
+            self._inner.run(replaying.orchestrate)
+        finally:
+            replaying.end()
 
     def cut_replay(self, key: int) -> bool:
         """End the replay with a key, on the thread of the mover; say whether there is one."""
@@ -366,7 +329,7 @@ class SessionTasks:
         return WANTED_COPIES.encode(WantedCopies(tuple(wanted), text))
 
     def _arguments(
-        self, task: TaskWork, addresses: Sequence[int]
+        self, read: messages.ReadTask, told: messages.Run, addresses: Sequence[int]
     ) -> tuple[TaskArgs, list[Callable[[], None]], list[Any]]:
         """Return the arguments with tensors of this machine, what to do after the task, what to keep.
 
@@ -374,8 +337,8 @@ class SessionTasks:
 
         The sub workers of an inner Worker with ``check=True`` see to it that a task keeps to its rights.
         """
-        wire = task.read.task.args
-        rights = task.told.rights or bytes((limits.REMOTE_BUFFER_ACCESS_READ_WRITE,)) * len(
+        wire = read.task.args
+        rights = told.rights or bytes((limits.REMOTE_BUFFER_ACCESS_READ_WRITE,)) * len(
             wire.tensor_metadata
         )
         tags = [_TAGS[one] for one in rights] if self._inner.check else [_READ] * len(rights)
@@ -384,12 +347,12 @@ class SessionTasks:
             zip(wire.tensor_metadata, wire.remote_desc, strict=True)
         ):
             if addresses[i]:
-                layout = task.tensors[i].layout
+                layout = told.tensors[i].layout
                 if layout or tags[i] is not _READ:
                     args.add_tensor(messages.copy_at(addresses[i], tensor, layout), tags[i])
                 else:
                     at = addresses[i].to_bytes(SHAPE_AT, "little")
-                    args._tensors.append(at + task.read.wires[i])
+                    args._tensors.append(at + read.wires[i])
                 continue
             desc = beside.desc
             if desc is None:
@@ -411,5 +374,5 @@ class SessionTasks:
                 address, put_back = self._stores.fetch(desc, rights[i])
                 after.append(put_back)
             args.add_tensor(ContinuousTensor(address, tensor.shapes, tensor.dtype), tags[i])
-        messages.add_scalars(args, wire.scalars, task.told.kinds)
+        messages.add_scalars(args, wire.scalars, told.kinds)
         return args, after, kept

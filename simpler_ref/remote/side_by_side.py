@@ -13,7 +13,6 @@ those of others, it waits until one of these has ended.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
@@ -28,38 +27,41 @@ from .fail_points import fail_point
 from .task_messages import MOST_BEFORE, Done, Run, failure_of
 from .waiting_thread import WaitingThread
 
+Start = Callable[[Sequence[int]], Future | Done]
 SOON_NS = 1_000_000
 """How long a session waits for the end of a call before it also looks out for frames."""
 
 
-class Work(ABC):
+class Work:
     """A task or a call that has not ended.
 
-    Attributes
+    Parameters
     ----------
     sequence, told
         The number of its RUN, and what that says.
     tensors, sizes
         The copies that it uses, and their bytes.
+    start
+        Gives it to a sub worker, with its copies at some addresses; or runs it, if it runs alone.
     is_alone
         Whether nothing runs beside it.
     """
 
-    is_alone = False
-
     def __init__(
-        self, sequence: int, told: Run, tensors: Sequence[CopiedTensor], sizes: Sequence[int]
+        self,
+        sequence: int,
+        told: Run,
+        tensors: Sequence[CopiedTensor],
+        sizes: Sequence[int],
+        start: Start,
+        is_alone: bool = False,
     ) -> None:
-        self.sequence, self.told = sequence, told
-        self.tensors, self.sizes = tensors, sizes
+        self.sequence, self.told, self.is_alone = sequence, told, is_alone
+        self.tensors, self.sizes, self.start = tensors, sizes, start
         self.waits_for: set[int] = set()
         self.coming: list[Promise[None]] = []
         """What fetches its tensors, from each endpoint that has some."""
         self.future: Future | None = None
-
-    @abstractmethod
-    def submit(self, addresses: Sequence[int]) -> Future | Done:
-        """Give it to a sub worker, with its copies at some addresses; or run it, if it runs alone."""
 
     def end_of(self, future: Future) -> Done:
         """Return how it has ended, before its copies are settled."""
@@ -69,7 +71,7 @@ class Work(ABC):
             return failure_of(error, self.sequence)
         return Done(self.sequence)
 
-    def forget(self) -> None:  # noqa: B027 (most have nothing)
+    def forget(self) -> None:
         """Forget what only it has, once it has ended."""
 
 
@@ -274,7 +276,7 @@ class SideBySide:
     def _start(self, one: Work, addresses: Sequence[int]) -> None:
         fail_point("taken")
         try:
-            found = one.submit(addresses)
+            found = one.start(addresses)
         except Exception as error:
             self._copies.settle(one.tensors, False)
             self._fail(one, error)
