@@ -38,7 +38,7 @@ from .keys import KeyPair
 from .limits import SESSION
 from .link_calls import CallTasks
 from .link_frames import LinkFrames
-from .link_tasks import LinkTasks, ReplayTasks, RunTasks, TaskReader
+from .link_tasks import LinkTasks, RunTasks, TaskReader
 from .parent_memory import ADDRESS_BYTES, ParentMemory
 from .spec import RemoteWorkerSpec
 from .task_messages import TaskMaker
@@ -221,7 +221,7 @@ class Link(WorkerKind):
         if self.number in one.workers:
             with self._staged(one) as command:
                 self._ask(ControlName.PREPARE_REGISTER_CALLABLE, command)
-            self.runs.known.add(one.digest)
+            (self.runs.lists if one.is_list else self.runs.known).add(one.digest)
             if self._starting:
                 self._commit(one)
         return one
@@ -258,6 +258,7 @@ class Link(WorkerKind):
         if self.number not in installed.workers:
             return
         self.runs.known.discard(installed.digest)
+        self.runs.lists.discard(installed.digest)
         if self.calls is not None:
             self.calls.forget(installed.digest)
         name = ControlName.ABORT_REGISTER_CALLABLE
@@ -271,8 +272,6 @@ class Link(WorkerKind):
         if installed.is_of_calls:
             self.calls = CallTasks(self.frames, self.memory, self.spec, self.number)
         kind: TaskReader = self.calls if installed.is_of_calls else self.runs
-        if not installed.is_of_calls and installed.is_list:
-            kind = ReplayTasks(self.frames, self.memory, self._maker, self.movers, self.losses)
         run: Callable[[ReceivedArgs], Any] = partial(self.tasks.run, kind)
         return run
 

@@ -57,9 +57,12 @@ class LinkTask:
         What has to be stored before it.
     done : Done
         What became of it.
+    replay : int
+        The key of a replay; else 0.
     """
 
     done: Done
+    replay = 0
 
     def __init__(self, reader: TaskReader, message: Run, coming: Coming) -> None:
         self.reader, self.run, self.tensors = reader, message.run, message.tensors
@@ -116,8 +119,8 @@ class TaskReader(ABC):
     def end(self, task: Any) -> None:
         """Leave what a task has made; raise what it has failed with."""
 
-    def oversee(self, sequence: int) -> None:  # noqa: B027 (most need not be)
-        """Do what is to be done while the session runs the current task, whose frame has a number."""
+    def oversee(self, task: Any, sequence: int) -> None:  # noqa: B027 (most need not be)
+        """Do what is to be done while the session runs a task, whose frame has a number."""
 
     def drop(self, task: Any) -> None:  # noqa: B027 (most have made nothing)
         """Let what a task has made go: it was cancelled before its turn."""
@@ -170,7 +173,7 @@ class LinkTasks:
             self._store_in_turn(task)
             begun = time.monotonic_ns()
             self._sent.appendleft(self._post(ticket, task))
-        kind.oversee(self._sent[0].sequence)
+        kind.oversee(task, self._sent[0].sequence)
         self._send_until_answered(kind, type(args), self._sent[0].sequence)
         self._settle(task, self._frames.mailbox.task_number)
         words = self._frames.words
@@ -287,13 +290,28 @@ class LinkTasks:
 
 
 # ---------------------------------------------------------------- tasks of runs
+class Planned(NamedTuple):
+    """A replay of a part of a list, as the program tells its link, which reads it at an address.
+
+    `run` is as in a plan. `wires` and `words` are the tensors of the task, and its scalars, which are the
+    plan; `scalars` are those of the replay, and `places` the endpoints of all parts.
+    """
+
+    run: int
+    wires: Sequence[bytes]
+    words: list[int]
+    digest: bytes
+    part: int
+    key: int
+    places: Sequence[int]
+    scalars: bytes
 
 
 class RunTasks(TaskReader):
     """The tasks of runs.
 
     `movers` and `losses` are those of the link. No task of a callable that is not `known` to the session
-    is sent ahead.
+    is sent ahead, and none of a list.
     """
 
     def __init__(
@@ -302,7 +320,8 @@ class RunTasks(TaskReader):
         self._frames, self._memory, self._maker = frames, memory, maker
         self._movers, self._losses = movers, losses
         self.known: set[bytes] = set()
-        """Digests of callables."""
+        self.lists: set[bytes] = set()
+        """Digests of callables, and of lists."""
 
     def note_loss(self, error: TransferError) -> None:
         """Count it, unless it is the session of this link that is lost."""
@@ -327,6 +346,8 @@ class RunTasks(TaskReader):
 
     def read(self, args: ReceivedArgs) -> LinkTask | Bringing:
         """Return a task, with what the session needs for it."""
+        if self.lists and digest_in(args._box) in self.lists:
+            return self._read_replay(args)
         wires, scalars, kinds = call_words(args)
         words, named = (
             [word & 0xFFFF_FFFF_FFFF_FFFF for word in scalars],
@@ -366,38 +387,10 @@ class RunTasks(TaskReader):
                     missing.add(one.key, one.reads, at, nbytes)
         return missing
 
-
-class Planned(NamedTuple):
-    """A replay of a part of a list, as the program tells its link, which reads it at an address.
-
-    `run` is as in a plan. `wires` and `words` are the tensors of the task, and its scalars, which are the
-    plan; `scalars` are those of the replay, and `places` the endpoints of all parts.
-    """
-
-    run: int
-    wires: Sequence[bytes]
-    words: list[int]
-    digest: bytes
-    part: int
-    key: int
-    places: Sequence[int]
-    scalars: bytes
-
-
-class ReplayTasks(RunTasks):
-    """The replays of a list's part."""
-
-    _key = 0
-    """Of the one under way."""
-
-    def read_ahead(self, args: ReceivedArgs, after: Sequence[int]) -> None:
-        """Return nothing: there is nothing before a replay."""
-
-    def read(self, args: ReceivedArgs) -> LinkTask:
-        """Return a replay, with what the session needs for it."""
+    # ------------------------------------------------------------ replays of a part of a list
+    def _read_replay(self, args: ReceivedArgs) -> LinkTask:
         _, (address, nbytes), _ = call_words(args)
         told: Planned = pickle.loads(string_at(address, nbytes))
-        self._key = told.key
         plan = Plan(told.run, ())
         if told.words:
             plan = Plan.take(told.words, [L.RAW] * len(told.words))
@@ -407,18 +400,17 @@ class ReplayTasks(RunTasks):
         movers = [mover_of(self._movers, one + 1) for one in told.places]
         replay = REPLAY.encode(Replay(told.digest, told.part, told.key, movers, told.scalars))
         message = Run(b"", run=plan.run, tensors=tensors, dropped=plan.dropped, replay=replay)
-        return LinkTask(self, message, missing.coming)
+        task = LinkTask(self, message, missing.coming)
+        task.replay = told.key
+        return task
 
-    def oversee(self, sequence: int) -> None:
-        """Wait for the end of a replay; have the session end it if the run is over for others.
+    def oversee(self, task: LinkTask, sequence: int) -> None:
+        """Have the session end a replay if the run is over for others.
 
         Rule     SPEED-LIST-6
         """
         frames, memory = self._frames, self._memory
-        while not frames.has_answer_soon(sequence):
+        while task.replay and not frames.has_answer_soon(sequence):
             if frames.mailbox.is_run_over:
                 with suppress(TransferError):  # it has not begun, or has ended by now
-                    memory.mover.ask(memory.address, self._key, b"")
-
-
-__all__ = ["Bringing", "LinkTask", "LinkTasks", "Planned", "ReplayTasks", "RunTasks", "TaskReader"]
+                    memory.mover.ask(memory.address, task.replay, b"")
