@@ -269,8 +269,8 @@ class Served(SessionTasks):
     def __init__(self, play, of):
         self._session_id, self._has_several = SESSION, False
         self._frames = self._inner = self
-        self._copies, self._bare, self._callees = of.copies, set(), {}
-        self._dispatcher = SimpleNamespace(find=lambda _digest: "target")
+        self.copies, self._bare, self._callees = of.copies, set(), {}
+        self.dispatcher = SimpleNamespace(find=lambda _digest: "target")
         self._beside = SideBySide(None, of.copies, None, None)
         self.play, self.of = play, of
         self.inbox, self.outbox = deque(), deque()

@@ -83,7 +83,7 @@ class Served(copy_model.Served):
         self.promised, self.has_ended = [], False
         self.sub_workers, self.fetchers = Queue(self), Queue(self)
         target = InnerCallable("handle", self._run_one)
-        self._dispatcher = SimpleNamespace(find=lambda _digest: target)
+        self.dispatcher = SimpleNamespace(find=lambda _digest: target)
         self._has_several = True
         fetchers = of.copies, lambda: self.fetchers
         self._beside = SideBySide(self._stream, *fetchers, lambda: None)

@@ -18,18 +18,13 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ..callables.identity import CallableHandle, hashid_to_digest
 from ..errors import RemoteError
-from ..system.types import Array
 from ..trace.recorder import VARIABLE
 from . import buffers
 from . import frames as protocol
 from .callables import decode_digest_callable_command, decode_register_callable_command
 from .connection import zmq
-from .copies import Copies
-from .dispatcher import Dispatcher
 from .fail_points import fail_point
 from .fleets import INTERFACE
 from .keys import KeyPair
@@ -38,7 +33,6 @@ from .manifest import Announcement, Manifest
 from .mover import Mover
 from .session_frames import SessionFrames
 from .session_tasks import FRAMES, SessionTasks
-from .stores import Stores
 from .traces import SessionTrace
 
 if TYPE_CHECKING:
@@ -48,8 +42,6 @@ log = logging.getLogger("simpler_ref")
 
 STOPPED_S = 30.0
 """When other sessions give one up that is stopped, if nobody has killed it: a chunk may take as long."""
-
-MORE_ROOM = "RemoteWorkerSpec(options={'arena_size': …})"
 
 _current: Session | None = None
 
@@ -71,7 +63,9 @@ def get_inner_handle(hashid: str | Any) -> CallableHandle:
     """
     if _current is None:
         raise RuntimeError("get_inner_handle is for functions that an endpoint runs")
-    return _current.dispatcher.inner_handle(hashid_to_digest(getattr(hashid, "hashid", hashid)))
+    return _current.tasks.dispatcher.inner_handle(
+        hashid_to_digest(getattr(hashid, "hashid", hashid))
+    )
 
 
 def serve(
@@ -129,12 +123,12 @@ class Session:
         Where it is reached.
     frames : SessionFrames
         The frames between it and its parent.
-    dispatcher : Dispatcher
-        Its callables.
+    tasks : SessionTasks
+        What it runs, and what that is made of.
     """
 
     announcement: Announcement
-    dispatcher: Dispatcher
+    tasks: SessionTasks
 
     def __init__(
         self, manifest: Manifest, ended: int, interface: str, make_worker: Callable[..., Worker]
@@ -155,13 +149,6 @@ class Session:
         inner.init()
         inner.start()
         inner._life.live().arena.in_use.users = None  # this class knows what uses its memory
-        self.dispatcher = Dispatcher(
-            manifest.modules,
-            manifest.serialized,
-            inner.register,
-            inner.unregister,
-            lambda token: self._stores.staged(token),
-        )
         group = None
         if manifest.is_secure:
             group = KeyPair(manifest.group_key, manifest.group_secret)
@@ -176,18 +163,8 @@ class Session:
             ) from None
         self._mover = mover
 
-        def empty(nbytes: int) -> Array:
-            try:
-                return inner.empty((nbytes,), np.uint8)
-            except MemoryError as error:
-                raise MemoryError(f"{error}, that of an endpoint by {MORE_ROOM}") from None
-
-        copies = self._copies = Copies(mover, empty)
-        stores = self._stores = Stores(
-            manifest.endpoint_id, mover, lambda nbytes: self._tasks.memory(nbytes)
-        )
         frames.open(inner.placement().core_for_frames(manifest.before))
-        self._tasks = SessionTasks(manifest, frames, inner, self.dispatcher, copies, stores, mover)
+        self.tasks = SessionTasks(manifest, frames, inner, mover)
         self._trace = SessionTrace(manifest.session_id, frames, inner)
         mover.on_moved, mover.on_ask = self._trace.note_moved, self._answer
         frames.watch()
@@ -202,7 +179,7 @@ class Session:
         is_open = self._trace is not None
         self.frames.end()
         if is_open:
-            self._tasks.end()
+            self.tasks.end()
             self.frames.join()
         if self._trace is not None:
             self._trace.drop()
@@ -217,16 +194,16 @@ class Session:
         assert self._trace is not None
         if key == self._trace.key:
             return self._trace.piece(question)
-        if self._tasks.cut_replay(key):
+        if self.tasks.cut_replay(key):
             return b""
-        return self._tasks.open_copies(key, question)
+        return self.tasks.open_copies(key, question)
 
     # ------------------------------------------------------------ frames
     def loop(self) -> None:
         """Serve frames until SHUTDOWN, or until the parent is gone."""
         frames = self.frames
         while not frames.over:
-            if not self._tasks.answer_all():
+            if not self.tasks.answer_all():
                 continue
             frame = frames.next_frame()
             if frame is None:
@@ -240,7 +217,7 @@ class Session:
     def _serve(self, frame: protocol.Frame) -> None:
         kind, send = frame.header.frame_type, self.frames.send
         if kind in FRAMES:
-            self._tasks.serve(frame)
+            self.tasks.serve(frame)
         elif kind == protocol.FrameType.CONTROL:
             self._serve_control(frame)
         elif kind == protocol.OwnFrameType.COUNTERS:
@@ -254,7 +231,7 @@ class Session:
 
     def _counters(self) -> bytes:
         assert self._mover is not None
-        told = self._mover.counters() | self._stores.counts() | self._copies.counts()
+        told = self._mover.counters() | self.tasks.stores.counts() | self.tasks.copies.counts()
         return json.dumps(told).encode()
 
     # ------------------------------------------------------------ requests
@@ -279,7 +256,7 @@ class Session:
         fail_point("replied")
 
     def _obey(self, name: protocol.ControlName, raw: bytes) -> bytes:
-        stores, dispatcher = self._stores, self.dispatcher
+        stores, dispatcher = self.tasks.stores, self.tasks.dispatcher
         if name == protocol.ControlName.PREPARE_REGISTER_CALLABLE:
             dispatcher.prepare(decode_register_callable_command(raw))
         elif name == protocol.ControlName.COMMIT_REGISTER_CALLABLE:

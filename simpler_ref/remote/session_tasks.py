@@ -55,6 +55,7 @@ from .windows import Refusal
 
 FRAMES = FrameType.TASK, OwnFrameType.RUN, OwnFrameType.VALUE_TAKEN
 """Those that `SessionTasks` serves."""
+MORE_ROOM = "RemoteWorkerSpec(options={'arena_size': …})"
 _READ = TensorArgType.INPUT
 _TAGS = {
     limits.REMOTE_BUFFER_ACCESS_READ: TensorArgType.INPUT,
@@ -105,36 +106,35 @@ class SessionTasks:
         From the parent, and to it.
     inner : Worker
         What runs all of it.
-    dispatcher, copies, stores
-        The session's callables, copies of tensors, and buffers.
     mover
         What moves its tensors.
+
+    Attributes
+    ----------
+    dispatcher, copies, stores
+        The session's callables, copies of tensors, and buffers.
     """
 
-    def __init__(
-        self,
-        manifest: Manifest,
-        frames: SessionFrames,
-        inner: Any,
-        dispatcher: Dispatcher,
-        copies: Copies,
-        stores: Stores,
-        mover: Mover,
-    ) -> None:
+    def __init__(self, manifest: Manifest, frames: SessionFrames, inner: Any, mover: Mover) -> None:
         self._mover = mover
         self._replaying: Replaying | None = None
         self._session_id, self._frames, self._inner = manifest.session_id, frames, inner
         self._has_several = manifest.worker.get("num_sub_workers", 1) > 1 and not inner.check
-        self._dispatcher, self._copies, self._stores = dispatcher, copies, stores
+        self.copies = Copies(mover, self._empty)
+        self.stores = Stores(manifest.endpoint_id, mover, self._memory)
+        register = inner.register, inner.unregister
+        self.dispatcher = Dispatcher(
+            manifest.modules, manifest.serialized, *register, self.stores.staged
+        )
         self._callees: dict[InnerCallable, Task] = {}
         self._bare: set[int] = set()
         """The numbers of TASKs, which are answered as the documents say."""
         self._bell = os.eventfd(0, os.EFD_NONBLOCK)
         """Wakes this thread when tensors of a task have been fetched."""
-        self._calls = SessionCalls(inner._stream, dispatcher, copies)
+        self._calls = SessionCalls(inner._stream, self.dispatcher, self.copies)
         self._beside = SideBySide(
             inner._stream,
-            copies,
+            self.copies,
             partial(ThreadPoolExecutor, 1, "simpler-fetch"),
             partial(os.eventfd_write, self._bell, 1),
         )
@@ -147,13 +147,13 @@ class SessionTasks:
         """End the threads; the one that looks out has seen that the session ends, too. Forget values."""
         self._lookout.end(lambda: None)
         self._beside.end()
-        self._copies.forget_values()
+        self.copies.forget_values()
 
     # ------------------------------------------------------------ frames
     def serve(self, frame: Frame) -> None:
         """Serve one of `FRAMES`."""
         if frame.header.frame_type == OwnFrameType.VALUE_TAKEN:
-            self._copies.drop([messages.VALUE_TAKEN.decode(frame.payload).key])
+            self.copies.drop([messages.VALUE_TAKEN.decode(frame.payload).key])
             return
         sequence = frame.header.sequence
         if frame.header.frame_type == FrameType.TASK:
@@ -161,7 +161,7 @@ class SessionTasks:
         try:
             told = messages.read_run(frame)
             if told.run:
-                self._copies.begin(told.run)
+                self.copies.begin(told.run)
             make = self._calls.work if told.call else self._replay if told.replay else self._task
             self._beside.begin(make(sequence, told))
         except BaseException as error:
@@ -195,11 +195,19 @@ class SessionTasks:
         self._wait(for_frames=True)
         return False
 
-    def memory(self, nbytes: int) -> Array:
-        """Return memory that tasks see, if need be once those that run have made room."""
+    def _empty(self, nbytes: int) -> Array:
+        """Return memory that tasks see."""
+        try:
+            made: Array = self._inner.empty((nbytes,), np.uint8)
+        except MemoryError as error:
+            raise MemoryError(f"{error}, that of an endpoint by {MORE_ROOM}") from None
+        return made
+
+    def _memory(self, nbytes: int) -> Array:
+        """Return the same, if need be once tasks that run have made room."""
         while True:
             try:
-                return self._copies.empty(nbytes)
+                return self.copies.empty(nbytes)
             except MemoryError:
                 if not self._beside.is_busy:
                     raise
@@ -222,13 +230,13 @@ class SessionTasks:
     # ------------------------------------------------------------ one task
     def _task(self, sequence: int, told: messages.Run) -> Work:
         """Return the work that a task is: for a sub worker if there are several, else a run."""
-        self._copies.put(told.tensors)
+        self.copies.put(told.tensors)
         read = messages.read_task(told.task)
         tensors = told.tensors or (CopiedTensor(),) * len(read.sizes)
         fail_point("decoded")
         target = None
         if not self._beside.skips(told):
-            target = self._dispatcher.find(read.task.callable_digest)
+            target = self.dispatcher.find(read.task.callable_digest)
         config = None
         if read.is_configured or told.env:
             config = copy(read.task.config)
@@ -290,16 +298,16 @@ class SessionTasks:
     # ------------------------------------------------------------ replays
     def _replay(self, sequence: int, told: messages.Run) -> Work:
         """Return the work that a replay of a part of a list is."""
-        self._copies.put(told.tensors)
+        self.copies.put(told.tensors)
         asked = REPLAY.decode(told.replay)
-        part = self._dispatcher.find(asked.digest).part(asked.part, self._inner._life)
+        part = self.dispatcher.find(asked.digest).part(asked.part, self._inner._life)
         start = partial(self._run_alone, sequence, partial(self._run_replay, part, asked))
         return Work(sequence, told, told.tensors, part.sizes[: part.named], start, is_alone=True)
 
     def _run_replay(self, part: PlayedPart, asked: Replay, addresses: Sequence[int]) -> None:
         """Run a part of a list."""
         replaying = self._replaying = Replaying(
-            part, asked, self._copies, self._mover, addresses, lambda: self._frames.over
+            part, asked, self.copies, self._mover, addresses, lambda: self._frames.over
         )
         try:
             self._inner.run(replaying.orchestrate)
@@ -320,7 +328,7 @@ class SessionTasks:
         text = ""
         fail_point("coming")
         try:
-            wanted = self._copies.open(OPEN_COPIES.decode(question))
+            wanted = self.copies.open(OPEN_COPIES.decode(question))
         except BaseException as error:
             if self._frames.over:
                 raise
@@ -362,16 +370,16 @@ class SessionTasks:
                     f"tensor {i} has {tensor.nbytes()} bytes, its descriptor {desc.nbytes}"
                 )
             if desc.address_space == RemoteAddressSpace.HOST_INLINE:
-                array = self._copies.empty(max(1, desc.nbytes))
+                array = self.copies.empty(max(1, desc.nbytes))
                 begin = desc.inline_payload_offset
                 raw = wire.inline_payload[begin : begin + desc.nbytes]
                 array[: desc.nbytes] = np.frombuffer(raw, np.uint8)
                 kept.append(array)
                 address = array.ctypes.data
             elif desc.address_space == RemoteAddressSpace.REMOTE_DEVICE:
-                address = self._stores.address_of(desc)
+                address = self.stores.address_of(desc)
             else:
-                address, put_back = self._stores.fetch(desc, rights[i])
+                address, put_back = self.stores.fetch(desc, rights[i])
                 after.append(put_back)
             args.add_tensor(ContinuousTensor(address, tensor.shapes, tensor.dtype), tags[i])
         messages.add_scalars(args, wire.scalars, told.kinds)

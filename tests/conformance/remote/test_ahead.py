@@ -251,15 +251,9 @@ def test_shutdown_goes_before_tasks_that_have_not_begun():
             one.close(linger=0)
 
 
-class Leaf(Work):
-    """A task without tensors, for a sub worker."""
-
-    def __init__(self, sequence, told, submit):
-        super().__init__(sequence, told, (), ())
-        self._submit = submit
-
-    def submit(self, _addresses):
-        return self._submit()
+def leaf(sequence, told, submit):
+    """Return a task without tensors, for a sub worker."""
+    return Work(sequence, told, (), (), lambda _: submit())
 
 
 @pytest.mark.spec("REMOTE-AHEAD-5")
@@ -274,7 +268,7 @@ def test_a_session_that_ends_cancels_calls_for_tasks_that_sub_workers_have_not_b
     submitted, stream = [], SimpleNamespace()
     leaves = SideBySide(lambda: stream, Copies(None, None), None, lambda: None)
     for sequence, after in ((1, ()), (2, ()), (3, (1,))):
-        leaves.begin(Leaf(sequence, Run(b"", after=after), submit))
+        leaves.begin(leaf(sequence, Run(b"", after=after), submit))
     leaves.end()
     assert (submitted, cancelled) == ([0, 1], [0, 1])
 
@@ -300,7 +294,7 @@ def test_a_task_that_waits_for_room_has_values_forgotten_once():
     )
     leaves = SideBySide(lambda: stream, copies, None, lambda: None)
     for sequence, keys in ((1, ()), (2, (7,))):
-        leaves.begin(Leaf(sequence, Run(b"", dropped=keys), submit))
+        leaves.begin(leaf(sequence, Run(b"", dropped=keys), submit))
     assert (len(futures), dropped) == (1, [7])
     futures[0].is_done = True
     assert [one.sequence for one in leaves.ends()] == [1]
@@ -431,7 +425,7 @@ def test_a_copy_that_a_task_uses_stays_as_it_is_while_the_next_version_comes():
 def test_only_its_parent_has_a_session_make_room():
     copies, _ = store()
     tasks = SessionTasks.__new__(SessionTasks)
-    tasks._session_id, tasks._copies = SESSION, copies
+    tasks._session_id, tasks.copies = SESSION, copies
     question = OPEN_COPIES.encode(ComingCopies(1, (ComingCopy(7, 1, 4),)))
     with pytest.raises(Refusal, match="not from the parent"):
         tasks.open_copies(SESSION + 1, question)
