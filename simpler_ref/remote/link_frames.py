@@ -44,9 +44,7 @@ LOOK_S = 0.1
 """How often a link looks whether the run of a replay is over for others."""
 SOON_MS = 1
 """How long a link waits for an answer before it also looks out for tasks that it is given meanwhile."""
-_ANSWERS: dict[
-    protocol.FrameType | protocol.OwnFrameType, protocol.FrameType | protocol.OwnFrameType
-] = {
+_ANSWERS: dict[protocol.AnyFrameType, protocol.AnyFrameType] = {
     protocol.OwnFrameType.RUN: protocol.OwnFrameType.DONE,
     protocol.FrameType.CONTROL: protocol.FrameType.CONTROL_REPLY,
 }
@@ -97,7 +95,7 @@ class LinkFrames:
         self._sockets: list[Any] = []
         self._lock, self._ending = threading.Lock(), threading.Lock()
         self._watcher: threading.Thread | None = None
-        self._unanswered: dict[int, protocol.FrameType | protocol.OwnFrameType] = {}
+        self._unanswered: dict[int, protocol.AnyFrameType] = {}
         """The numbers of frames whose answers have not come, and what answers them."""
         self._answers: dict[int, protocol.Frame] = {}
         """Answers that nobody has asked for yet."""
@@ -261,13 +259,11 @@ class LinkFrames:
             self.give_up("")
 
     # ------------------------------------------------------------ frames
-    def exchange(
-        self, kind: protocol.FrameType | protocol.OwnFrameType, payload: bytes
-    ) -> protocol.Frame:
+    def exchange(self, kind: protocol.AnyFrameType, payload: bytes) -> protocol.Frame:
         """Send a frame, and return the answer."""
         return self.receive(self.post(kind, payload))
 
-    def post(self, kind: protocol.FrameType | protocol.OwnFrameType, payload: bytes) -> int:
+    def post(self, kind: protocol.AnyFrameType, payload: bytes) -> int:
         """Send a frame, and return its number."""
         words, order = self.words, self._order
         with self._lock:

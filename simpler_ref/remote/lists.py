@@ -45,6 +45,7 @@ from ..model.config import CallConfig
 from ..model.enums import DataType, TensorArgType
 from ..model.scalars import WORD, BoundWord, scalar_wire
 from ..model.tensor import ContinuousTensor
+from ..model.wire import SHAPE_AT
 from ..orch.listening import RecordedArgs
 from ..orch.recording import Graph, OpRecorder
 from ..workers.life import Life
@@ -274,10 +275,13 @@ class PlayedPart(Graph):
     def _arguments(self, starts: Sequence[int], task: ListTask) -> TaskArgs:
         """Return the arguments of a task, whose tensors begin at some addresses."""
         made = TaskArgs()
-        made._tensors = [
-            copy_at(self.span(starts, use.tensor)[0], use.form, use.layout)._tagged(use.tag)
-            for use in task.uses
-        ]
+        for use in task.uses:
+            address = starts[self._place[use.tensor]]
+            if use.layout:
+                wire = copy_at(address, use.form, use.layout)._tagged(use.tag)
+            else:
+                wire = address.to_bytes(SHAPE_AT, "little") + use.form._tagged(use.tag)[SHAPE_AT:]
+            made._tensors.append(wire)
         words = [(one.bound, WORD.pack(one.word, one.kind)) for one in task.scalars]
         made._scalars = [BoundWord(raw, bound - 1) if bound else raw for bound, raw in words]
         return made

@@ -288,6 +288,3 @@ class _ErrorsThere(CallErrors):
         error = outcomes.decode_error(memoryview(block), what, **details)
         tell(error, origin)
         return error
-
-
-__all__ = ["RemoteStream"]

@@ -229,7 +229,7 @@ class SessionFrames:
         return frame
 
     # ------------------------------------------------------------ frames
-    def send(self, kind: protocol.FrameType | protocol.OwnFrameType, payload: bytes) -> None:
+    def send(self, kind: protocol.AnyFrameType, payload: bytes) -> None:
         """Send a frame to the parent."""
         raw = self._order.encode(kind, payload)
         if self.note is not None:  # what answers begins with the number of the frame that asked

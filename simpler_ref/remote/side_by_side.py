@@ -27,6 +27,8 @@ from .fail_points import fail_point
 from .task_messages import MOST_BEFORE, Done, Run, failure_of
 from .waiting_thread import WaitingThread
 
+_CHANGED = -1
+"""In place of a version: work writes the copy, or has it forgotten."""
 Start = Callable[[Sequence[int]], Future | Done]
 SOON_NS = 1_000_000
 """How long a session waits for the end of a call before it also looks out for frames."""
@@ -58,6 +60,12 @@ class Work:
     ) -> None:
         self.sequence, self.told, self.is_alone = sequence, told, is_alone
         self.tensors, self.sizes, self.start = tensors, sizes, start
+        self.uses = dict.fromkeys(told.dropped, _CHANGED)
+        """The keys of copies, with the versions that it reads."""
+        for one in tensors:
+            if one.key:
+                changes = one.makes or self.uses.get(one.key) == _CHANGED
+                self.uses[one.key] = _CHANGED if changes else one.reads
         self.waits_for: set[int] = set()
         self.coming: list[Promise[None]] = []
         """What fetches its tensors, from each endpoint that has some."""
@@ -73,18 +81,6 @@ class Work:
 
     def forget(self) -> None:
         """Forget what only it has, once it has ended."""
-
-
-class _Users:
-    """Which work that has not ended uses a copy: what wrote it last, and what reads it since then."""
-
-    __slots__ = ("readers", "version", "writer")
-
-    def __init__(self) -> None:
-        self.writer = 0
-        self.readers: list[int] = []
-        self.version = 0
-        """That they read."""
 
 
 def _are_done(several: Sequence[Promise[None]]) -> bool:
@@ -122,7 +118,8 @@ class SideBySide:
         """The numbers of the last tasks that have failed, or were skipped."""
         self._fetchers: defaultdict[str, Executor] = defaultdict(new_fetcher)
         self._ring_bell = ring
-        self._users: dict[int, _Users] = {}
+        self._users: defaultdict[int, dict[int, int]] = defaultdict(dict)
+        """Of each copy: the numbers of work under way that uses it, and which version."""
         self._ends: list[Done] = []
         self._under_way: dict[int, Work] = {}
         """What has not ended, by the numbers of the frames."""
@@ -204,27 +201,17 @@ class SideBySide:
         return any(one in self._failed for one in told.after)
 
     def _note_uses(self, work: Work) -> set[int]:
-        """Note which copies are used, and return the work to wait for."""
-        if not self._under_way:
-            self._users.clear()
-        waits_for: set[int] = set()
-        sequence = work.sequence
-        for key in work.told.dropped:
-            waits_for |= self._wait_to_write(key, sequence)
-        for one in work.tensors:
-            users = self._users.setdefault(one.key, _Users())
-            if one.makes or (users.readers and users.version != one.reads):
-                waits_for |= self._wait_to_write(one.key, sequence)
-            else:
-                waits_for.add(users.writer)
-                users.readers.append(sequence)
-                users.version = one.reads
-        return (waits_for & self._under_way.keys()) - {sequence}
+        """Note which copies are used, and return the work to wait for.
 
-    def _wait_to_write(self, key: int, sequence: int) -> set[int]:
-        users = self._users.setdefault(key, _Users())
-        waits_for = {users.writer, *users.readers}
-        users.writer, users.readers = sequence, []
+        Work that only reads waits for whoever reads another version: a session has one at a time.
+        """
+        waits_for: set[int] = set()
+        for key, version in work.uses.items():
+            users = self._users[key]
+            waits_for |= {
+                number for number, its in users.items() if its != version or version == _CHANGED
+            }
+            users[work.sequence] = version
         return waits_for
 
     # ------------------------------------------------------------ one piece of work
@@ -314,6 +301,10 @@ class SideBySide:
         """Note how work has ended, and go on with what waits for it."""
         sequence = one.sequence
         del self._under_way[sequence]
+        for key in one.uses:
+            del self._users[key][sequence]
+            if not self._users[key]:
+                del self._users[key]
         one.forget()
         self.note(end)
         self._ends.append(end)
