@@ -412,8 +412,6 @@ class ListedGraph:
         weakref.finalize(self, endpoints.dropped_lists.extend, handles)
         self.way = self.ways[0]
         """That of the next replay."""
-        self._key = 0
-        """What the windows of the last one follow from."""
 
     @classmethod
     def of(
@@ -445,10 +443,6 @@ class ListedGraph:
     def is_possible(self) -> bool:
         """Whether all endpoints that have a list are still the Worker's."""
         return all(self._endpoints.has_all(way.room) for way in self.ways)
-
-    def note_run(self, seconds: float) -> None:
-        """Note how long a replay took."""
-        self.way.note_run(seconds)
 
     def register(self, is_live: Callable[[Any], bool], add_callable: Callable[..., Any]) -> None:
         """Have endpoints know the list of the next replay, between two runs, if they are all there.
@@ -490,8 +484,8 @@ class ListedGraph:
         word = orch._require_handle("Graph.run", way.handle, (), orch._next_level, L.NEXT_LEVEL)
 
         def submit(sent: list[TaskArgs], where: list[int]) -> None:
-            self._key = secrets.randbits(63) | 1
-            told = [self._told(way, i, one, where, scalars) for i, one in enumerate(sent)]
+            key = secrets.randbits(63) | 1
+            told = [self._told(way, i, one, where, scalars, key) for i, one in enumerate(sent)]
             Orchestrator._send(orch, word, told, [one + 1 for one in where])
 
         orch._handle = way.handle
@@ -502,12 +496,18 @@ class ListedGraph:
         return True
 
     def _told(
-        self, way: _Way, part: int, sent: TaskArgs, where: Sequence[int], scalars: bytes
+        self,
+        way: _Way,
+        part: int,
+        sent: TaskArgs,
+        where: Sequence[int],
+        scalars: bytes,
+        key: int,
     ) -> TaskArgs:
         """Return a member as its link is told it: what no mailbox has room for is beside it."""
         words = [int.from_bytes(raw[: L.WORD], "little") for raw in sent._scalars]
         run, digest = self._endpoints.tensors.run_number, way.handle.digest
-        planned = Planned(run, sent._tensors, words, digest, part, self._key, where, scalars)
+        planned = Planned(run, sent._tensors, words, digest, part, key, where, scalars)
         raw = pickle.dumps(planned)
         memory = self._endpoints.tensors.keep(len(raw))
         memory[:] = np.frombuffer(raw, np.uint8)
@@ -581,20 +581,18 @@ class PlacedGraph(Graph):
         of_endpoints = any(is_remote(handle) for handle, _ in self._handles)
         self._steps: list[Step] = recorder.steps if of_endpoints else []
         self._listed: ListedGraph | None = None
-        self._may_be_listed = False
-        """Whether lists can be tried: it was replayed once, and they were not."""
-        self._was_run = False
+        self._was_run = self._was_read = False
+        """Whether it was replayed once; and read, for lists at the endpoints that there are."""
         self._went_by_lists = False
         """Whether it did the last time."""
 
     def _run(self, bound: TaskArgs | None, start: int) -> RunTiming:
         self._prepare_lists()
         timing = super()._run(bound, start)
-        self._may_be_listed |= not self._was_run
         self._was_run = True
         if self._listed is None or not self._went_by_lists:
             return timing
-        self._listed.note_run(timing.host_wall_ns / 1e9)
+        self._listed.way.note_run(timing.host_wall_ns / 1e9)
         return replace(timing, tasks=self.tasks)
 
     def _play(self, orch: Orchestrator) -> None:
@@ -623,9 +621,9 @@ class PlacedGraph(Graph):
                 if life.registry.is_live(dropped):
                     life.registry.discard(dropped, life.installer, life.running)
         if self._listed is not None and not self._listed.is_possible:
-            self._listed, self._may_be_listed = None, True
-        if self._may_be_listed:
-            self._may_be_listed = False
+            self._listed, self._was_read = None, False
+        if not self._was_read:
+            self._was_read = True
             mine = self._args
             provided = (0, 0) if mine is None else (len(mine._tensors), len(mine._scalars))
             with suppress(KeyError):  # which the run will raise

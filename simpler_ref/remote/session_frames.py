@@ -192,14 +192,11 @@ class SessionFrames:
     def greet(self, deadline: float) -> None:
         """Answer the parent's HELLO."""
         while not self.over:
-            rest = deadline - time.monotonic()
-            if rest <= 0:
+            if time.monotonic() > deadline:
                 raise RemoteError(
                     f"the parent has not greeted within {self._manifest.start_timeout_s} s"
                 )
-            if not self._socket.poll(min(rest, LOOK_S) * 1000):
-                continue
-            frame = self._receive_first()
+            frame = self._receive(protocol.FrameType.HELLO)
             if frame is None:
                 continue
             hello = protocol.decode_hello(frame.payload)
@@ -213,20 +210,6 @@ class SessionFrames:
             if not same:
                 raise RemoteError(f"the parent is {hello.comm_profile!r}, this is {profile()!r}")
             return
-
-    def _receive_first(self) -> protocol.Frame | None:
-        """Return the HELLO of whoever becomes the parent."""
-        parts = self._socket.recv_multipart(copy=False)
-        try:
-            if len(parts) != 2:
-                raise ValueError("remote_wire: frame: its message has not one part")
-            frame = self._order.decode(parts[1].bytes, protocol.FrameType.HELLO)
-        except ValueError as error:
-            self._refuse(error)
-            return None
-        self._peer = parts[0].bytes
-        self._descriptors.add(parts[1].get(connection.SOURCE))
-        return frame
 
     # ------------------------------------------------------------ frames
     def send(self, kind: protocol.AnyFrameType, payload: bytes) -> None:
@@ -256,25 +239,30 @@ class SessionFrames:
                 fail_point("queued")
         return waiting.popleft()
 
-    def _receive(self) -> protocol.Frame | None:
-        """Return the next frame of the parent; None if there is none in time, or it was refused.
+    def _receive(self, only: protocol.FrameType | None = None) -> protocol.Frame | None:
+        """Return the next frame of the parent, of any type or `only` one; who sends the first is that.
+
+        None if there is none in time, or it was refused.
 
         A thread that sleeps in ZeroMQ is woken sooner than one that looks again and again, and leaves
         its core to those that do the work meanwhile.
         """
         try:
-            parts = connection.receive_parts(self._socket)
+            peer, *parts = connection.receive_parts(self._socket, 1)
         except zmq.Again:
             return None
         try:
-            if len(parts) != 2 or parts[0] != self._peer:
+            if len(parts) != 1 or peer != (self._peer or peer):
                 raise ValueError("remote_wire: frame: it is not from the parent of this session")
-            frame = self._order.decode(parts[1])
+            frame = self._order.decode(parts[0].bytes, only)
         except ValueError as error:
             self._refuse(error)
             return None
+        if not self._peer:
+            self._peer = peer
+            self._descriptors.add(parts[0].get(connection.SOURCE))
         if self.note is not None:
-            self.note(frame.header.frame_type, frame.header.sequence, len(parts[1]), False)
+            self.note(frame.header.frame_type, frame.header.sequence, len(parts[0]), False)
         return frame
 
     def _refuse(self, error: ValueError) -> None:
