@@ -182,7 +182,7 @@ class CallWork(Work):
         if call.items.key:
             tensors = [*tensors, CopiedTensor(call.items.key, 1)]
             sizes.append(call.items.nbytes)
-        super().__init__(sequence, told._replace(dropped=()), tensors, sizes, self._forward)
+        super().__init__(sequence, told._replace(dropped=()), tensors, sizes)
         self._items, self._values, self._calls = call.items, values, calls
         self._words = np.frombuffer(call.words, np.int64).tolist()
         self.form = form_of(self._words)
@@ -192,7 +192,7 @@ class CallWork(Work):
         if shape != (len(self._words), len(values), len(told.tensors)) or set(told.kinds) - _KINDS:
             raise ValueError("the words of the call do not fit its arrays and values")
 
-    def _forward(self, addresses: Sequence[int]) -> Future:
+    def start(self, addresses: Sequence[int]) -> Future:
         """Give it to a sub worker, with its copies at some addresses."""
         stream, kinds = self._calls.stream_of(), self.told.kinds
         arrays = [

@@ -55,11 +55,11 @@ class Work:
         told: Run,
         tensors: Sequence[CopiedTensor],
         sizes: Sequence[int],
-        start: Start,
+        start: Start | None = None,
         is_alone: bool = False,
     ) -> None:
         self.sequence, self.told, self.is_alone = sequence, told, is_alone
-        self.tensors, self.sizes, self.start = tensors, sizes, start
+        self.tensors, self.sizes, self._start = tensors, sizes, start
         self.uses = dict.fromkeys(told.dropped, _CHANGED)
         """The keys of copies, with the versions that it reads."""
         for one in tensors:
@@ -70,6 +70,11 @@ class Work:
         self.coming: list[Promise[None]] = []
         """What fetches its tensors, from each endpoint that has some."""
         self.future: Future | None = None
+
+    def start(self, addresses: Sequence[int]) -> Future | Done:
+        """Start it, with its copies at some addresses."""
+        assert self._start is not None
+        return self._start(addresses)
 
     def end_of(self, future: Future) -> Done:
         """Return how it has ended, before its copies are settled."""
