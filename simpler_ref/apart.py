@@ -28,7 +28,7 @@ def worker_apart(**options: Any) -> Worker:
     worker = Worker(**options)
     worker.init()
     if here.nested is None:  # a task uses the workers only of those that it has entered
-        leave(worker._life.stream)
+        leave(worker)
     atexit.register(_close_if_there, weakref.ref(worker))
     return worker
 

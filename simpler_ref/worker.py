@@ -32,7 +32,7 @@ from .callables.identity import CallableHandle
 from .callables.payloads import require_serialised
 from .callables.registry import is_chip_callable
 from .callables.runnable import CompiledCallable, require_runnable
-from .calls.current import UnopenedWorker, enter, leave
+from .calls.current import enter, leave
 from .calls.inside import Initializer
 from .calls.methods import CallMethods
 from .errors import CallableError
@@ -293,7 +293,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
                 life.begin_trace(session, *target)
             with signals_blocked():
                 if life.stream is not None:
-                    enter(life.stream, life.entered)
+                    enter(self)
                 life.begin(session, self)  # other threads may use it now
 
     def _make_orchestrator(self, session: Session, configs: Configs) -> Orchestrator:
@@ -337,7 +337,13 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
 
         Raises RuntimeError during a run.
         """
-        self._life.close()
+        self._close(cancel=False)
+
+    def _close(self, *, cancel: bool) -> None:
+        try:
+            self._life.close(cancel)
+        finally:
+            leave()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Close the Worker, as an executor of `concurrent.futures` is shut down.
@@ -363,7 +369,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
                 "shutdown(wait=False): the memory of the calls ends with the Worker, so it waits for "
                 "those that run; call shutdown in a thread of its own"
             )
-        self._life.close(cancel=flag("cancel_futures", cancel_futures))
+        self._close(cancel=flag("cancel_futures", cancel_futures))
 
     def executor(self) -> concurrent.futures.Executor:
         """Return this Worker as an executor of `concurrent.futures`, whose `shutdown` leaves it open."""
@@ -380,10 +386,9 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         life.require_not_closed()
         if life.parent_level:
             self.init()  # says who starts it
-        unopened = UnopenedWorker(self)
         if life.session is None:
-            enter(unopened)
-        life.enter(unopened, self)
+            enter(self)
+        life.enter(self)
         return self
 
     def __reduce__(self) -> NoReturn:
@@ -398,7 +403,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         try:
             self._life.close(cancel=error is not None)
         finally:
-            leave(self._life.entered)
+            leave(self)
 
     def dask_get(self, dsk: Any, keys: Any, **kwargs: Any) -> Any:
         """Compute keys of a graph of dask in the sub workers: ``dask.compute(x, scheduler=w.dask_get)``.

@@ -9,6 +9,7 @@ import os
 import threading
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -37,60 +38,29 @@ def take_calls_of_tasks(stream: Any) -> None:
     (_Here if loop.in_worker == os.getpid() else here).nested = stream
 
 
-opened: list[Any] = []
-"""The streams of the open Workers, or Workers that will be opened, the innermost one last."""
+opened: list[weakref.ref[Any]] = []
+"""The Workers that are open, or in whose with blocks the program is, the innermost one last; the first
+use of one of these opens it."""
 _of_context: ContextVar[tuple[weakref.ref[Any], ...]] = ContextVar("simpler_ref", default=())
 """Those of them that this thread, or this coroutine, has opened; some may be closed."""
 
 
-class UnopenedWorker:
-    """A Worker in whose with block the program is; its first use opens it."""
-
-    def __init__(self, worker: Any) -> None:
-        self._worker = weakref.ref(worker)  # one that is forgotten is closed
-        self.opened: weakref.ref[Any] | None = None
-        """The stream that is in its place."""
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether the Worker was closed, or forgotten."""
-        worker = self._worker()
-        return worker is None or worker._life.closed
-
-    @property
-    def worker_life(self) -> Any:
-        """That of the Worker; None if this was forgotten."""
-        worker = self._worker()
-        return None if worker is None else worker._life
-
-    def open(self) -> None:
-        """Open the Worker."""
-        worker = self._worker()
-        if worker is not None:
-            worker._open()
-
-    def stream(self) -> Any:
-        """Return the stream of the Worker, opened for it; None if it has none."""
-        worker = self._worker()
-        return None if worker is None else worker._stream_for_calls()
+def enter(worker: Any) -> None:
+    """Make a Worker the one that calls go to, unless the program is in its block."""
+    reference = weakref.ref(worker)  # one that is forgotten is closed
+    if reference not in opened:
+        opened.append(reference)
+        _of_context.set((*_of_context.get(), reference))
 
 
-def enter(stream: Any, worker: UnopenedWorker | None = None) -> None:
-    """Make a stream the one that calls go to, or put it in the place of its Worker."""
-    if worker is not None and worker in opened:
-        opened[opened.index(worker)] = stream
-        worker.opened = weakref.ref(stream)
-    else:
-        opened.append(stream)
-        _of_context.set((*_of_context.get(), weakref.ref(stream)))
-
-
-def leave(stream: Any) -> None:
-    """Undo `enter`."""
-    if stream in opened:
-        opened.remove(stream)
-    there = [reference for reference in _of_context.get() if _opened_by(reference) is not None]
-    _of_context.set(tuple(there))
+def leave(worker: Any = None) -> None:
+    """Undo `enter`, also for Workers that are closed."""
+    for reference in opened[:]:
+        entered = reference()
+        if entered is None or entered is worker or entered._life.closed:
+            with suppress(ValueError):  # another thread was faster
+                opened.remove(reference)
+    _of_context.set(tuple(_own()))
 
 
 def current() -> Any:
@@ -103,44 +73,31 @@ def current() -> Any:
         return (_first_stream(_own()) if _of_context.get() else None) or nested
     if not opened:
         return None
-    innermost = opened[-1]
-    if (
-        len(opened) == 1
-        and type(innermost) is not UnopenedWorker
-        and innermost._life.stream is innermost  # as `is_gone` says, without calling it
-    ):
-        return innermost
+    innermost = opened[-1]()
+    stream = None if innermost is None else innermost._life.stream
+    if len(opened) == 1 and stream is not None:
+        return stream
     return _first_stream([*opened, *_own()])
 
 
 def is_own(life: Any) -> bool:
     """Say whether this thread or coroutine has opened the Worker of a life."""
-    return any(one.worker_life is life for one in _own())
+    return any((worker := one()) is not None and worker._life is life for one in _own())
 
 
-def _own() -> list[Any]:
-    found = (_opened_by(reference) for reference in _of_context.get())
-    return [one for one in found if one is not None]
+def _own() -> list[weakref.ref[Any]]:
+    return [one for one in _of_context.get() if one in opened]
 
 
-def _first_stream(candidates: Sequence[Any]) -> Any:
-    """Return the last one's, if it is not gone."""
-    for one in reversed(candidates):
-        if one.is_gone:  # a signal has come before `leave`
-            leave(one)
-            continue
-        stream = one.stream() if type(one) is UnopenedWorker else one
-        if stream is not None:
+def _first_stream(candidates: Sequence[weakref.ref[Any]]) -> Any:
+    """Return the stream of the last one that is not closed, and that has one."""
+    for reference in reversed(candidates):
+        worker = reference()
+        if worker is None or worker._life.closed:  # a signal has come before `leave`
+            leave()
+        elif (stream := worker._stream_for_calls()) is not None:
             return stream
     return None
-
-
-def _opened_by(reference: weakref.ref[Any]) -> Any:
-    """Return what is open now of something that was entered; None: nothing."""
-    one = reference()
-    if type(one) is UnopenedWorker and one.opened is not None:
-        one = one.opened()
-    return one if one in opened else None
 
 
 os.register_at_fork(after_in_child=opened.clear)

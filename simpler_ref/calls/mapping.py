@@ -463,7 +463,7 @@ class Results:
 
     # ------------------------------------------------------------ ask
     def _advance(self) -> None:
-        if here.nested is not None and not is_own(self._stream.worker_life):
+        if here.nested is not None and not is_own(self._stream._life):
             raise RuntimeError("a task cannot wait for the results of others: ask in the program")
         if self._ahead and self._ahead[0].opened is self._ready:
             self._ahead.popleft()

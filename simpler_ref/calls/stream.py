@@ -230,11 +230,6 @@ class Stream:
         return payload_of(task, session.inherited, to_threads=session.in_threads)
 
     @property
-    def worker_life(self) -> Life:
-        """That of the Worker."""
-        return self._life
-
-    @property
     def workers(self) -> int:
         """How many workers run calls."""
         return len(self._life.subs) or int(self._life.endpoints.sub_workers)
@@ -252,9 +247,11 @@ class Stream:
         RuntimeError
             They are of another open Worker, for whose calls those of this one would not wait.
         """
-        for other in tuple(current.opened) if len(current.opened) > 1 else ():
+        for reference in tuple(current.opened) if len(current.opened) > 1 else ():
+            worker = reference()
+            other = None if worker is None else worker._life.stream
             if (
-                isinstance(other, Stream)
+                other is not None
                 and other is not self
                 and any(start <= address < end for start, end in other._session.own_memory)
             ):
@@ -582,7 +579,6 @@ class Stream:
 
     def close(self) -> None:
         """Let calls go elsewhere: the Worker is being closed."""
-        current.leave(self)
         self._quick.stop()
         self._leases.end()
         self._gone = True

@@ -131,7 +131,8 @@ class Life:
         self._make_locks()
         self.session: Session | None = None
         self.stream: Any = None
-        self.entered: Any = None
+        self.entered: weakref.ref[Any] | None = None
+        """The Worker, in whose with block the program is."""
         self._new_method()
         self._finalizer: weakref.finalize[Any, Any] | None = None
 
@@ -271,8 +272,9 @@ class Life:
         """Open a Worker that is used in a with block for the first time."""
         with self.lock:
             mine = not self.closed and not self.parent_level
-            if self.session is None and self.entered is not None and mine:
-                self.entered.open()
+            worker = None if self.entered is None else self.entered()
+            if self.session is None and worker is not None and mine:
+                worker._open()
             if self.session is None or self.closed:
                 raise RuntimeError(self._why_not_open())
             return self.session
@@ -417,9 +419,9 @@ class Life:
         """Whether it has workers that take calls: sub workers, or endpoints with some."""
         return bool(self.subs) or self.endpoints.sub_workers > 0
 
-    def enter(self, unopened: Any, worker: object) -> None:
+    def enter(self, worker: object) -> None:
         """Note that the program is in a with block, where it may refer to what workers will see."""
-        self.entered = unopened
+        self.entered = weakref.ref(worker)  # one that is forgotten is closed
         self._own(worker)
 
     def begin(self, session: Session, worker: object) -> None:
