@@ -50,13 +50,11 @@ class SharedArrays:
         self.reducers: Reducers = {np.ndarray: self.reduce, np.memmap: self.reduce}
         self._lock = threading.Lock()
 
-    def begin(self) -> None:
-        """Begin to pickle: nothing is taken out of what is pickled."""
-
     def pickle(self, value: Any) -> bytes:
         """Return a value as bytes, for a call that is submitted before this is given up."""
         with self._lock:
-            return ArgumentPickler(self._session.inherited, self).as_bytes(value, (value,))
+            pickler = ArgumentPickler(self._session.inherited, self.reducers)
+            return pickler.as_bytes(value, (value,))
 
     def reduce(self, array: Any) -> Any:
         """Return how an array is pickled."""

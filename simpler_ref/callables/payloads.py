@@ -7,7 +7,6 @@ Rule     REMOTE-REG-11, FLOW-PAYLOAD-1, FLOW-PAYLOAD-2, FLOW-PAYLOAD-3, FLOW-UND
 from __future__ import annotations
 
 import hashlib
-import io
 import itertools
 import os
 import pickle
@@ -20,7 +19,7 @@ from ..errors import CallableError
 from ..jit import layout as L
 from ..system.signals import signals_blocked
 from .identity import _CLOUDPICKLE, build_python_serialized_descriptor
-from .pickling import Serializer, for_endpoints
+from .pickling import ByAddress, for_endpoints, pickled
 
 
 def serialize_for_endpoints(target: Callable[..., Any]) -> bytes:
@@ -41,13 +40,11 @@ def serialize(target: Callable[..., Any]) -> bytes:
     Workers forked after its registration still inherit a callable that cloudpickle cannot serialise (with
     a lock or a socket in a closure); only that registration identifies it.
     """
-    buffer = io.BytesIO()
     try:
-        Serializer(buffer).dump(target)
+        return pickled(target, ByAddress())
     except Exception as error:
         why = f"{type(error).__name__}: {error}"[:MOST_WHY]
         return BY_REGISTRATION + os.urandom(16) + why.encode(errors="replace")
-    return buffer.getvalue()
 
 
 def why_not_serialised(raw: bytes) -> str | None:

@@ -18,7 +18,7 @@ from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from types import BuiltinMethodType, CodeType, FunctionType, MethodType
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from cloudpickle import cloudpickle
@@ -29,6 +29,11 @@ from ..model.visibility import is_shared
 from ..system.regions import is_private
 
 _reduce = cloudpickle.Pickler.dispatch_table[CodeType]
+_BY_NAME = type, FunctionType, type(functools.cache(len))
+_NOTHING: Mapping[str, Any] = {}
+Reduce: TypeAlias = Callable[[Any], Any]
+Reducers: TypeAlias = Mapping[type, Reduce]
+"""How objects of some types are pickled."""
 
 
 def _code_of(filename: str, make: Any, parts: tuple[Any, ...]) -> CodeType:
@@ -82,10 +87,36 @@ class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
     Tracebacks need them; cloudpickle 3.1.3 and later leave them out.
     Functions of the global generators, such as `random.random`, are methods. They go by name, so that
     each worker draws from its own.
+
+    Parameters
+    ----------
+    known : Mapping or None
+        The classes and functions of `__main__` that the workers have, which go by name; None: all.
+    first : Callable
+        Returns how an object is pickled in another way than usual, or NotImplemented.
     """
+
+    def __init__(
+        self,
+        file: io.BytesIO,
+        known: Mapping[str, Any] | None = _NOTHING,
+        first: Reduce = lambda _: NotImplemented,
+        **options: Any,
+    ) -> None:
+        super().__init__(file, 5, **options)
+        self._known, self._first = known, first
 
     def reducer_override(self, obj: Any) -> Any:
         """Return how an object is pickled in another way than usual."""
+        reduced = self._first(obj)
+        if reduced is not NotImplemented:
+            return reduced
+        if (
+            isinstance(obj, _BY_NAME)
+            and obj.__module__ == "__main__"
+            and is_in_main(obj, self._known)
+        ):
+            return NotImplemented
         if isinstance(obj, BuiltinMethodType | MethodType) and (module := module_with(obj)):
             return getattr, (module, obj.__name__)
         if type(obj) is _Remembering and not _is_importable(obj):
@@ -96,6 +127,24 @@ class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
     dispatch_table: ClassVar[Any] = ChainMap(
         {CodeType: _reduce_with_filename}, cloudpickle.Pickler.dispatch_table
     )
+
+
+def pickled(value: Any, first: Reduce, known: Mapping[str, Any] | None = _NOTHING) -> bytes:
+    """Return a value as `ByValue` pickles it."""
+    buffer = io.BytesIO()
+    ByValue(buffer, known, first).dump(value)
+    return buffer.getvalue()
+
+
+def is_in_main(value: Any, known: Mapping[str, Any] | None) -> bool:
+    """Say whether the workers find the same in their `__main__`, by its name."""
+    found: Any = sys.modules["__main__"]
+    top, *_ = names = value.__qualname__.split(".")
+    if known is not None and known.get(top) is not getattr(found, top, known):
+        return False
+    for name in names:
+        found = getattr(found, name, None)
+    return found is value
 
 
 # ---------------------------------------------------------------- callables, and arrays in shared memory
@@ -114,41 +163,40 @@ def _view_shared(
     return np.ndarray(shape, dtype, buffer=memory, offset=offset, strides=strides)
 
 
-class Serializer(ByValue):
-    """cloudpickle, with arrays in shared memory pickled by address, not copied.
+class ByAddress:
+    """Has arrays in shared memory pickled by address, not copied.
 
     Two closures over two shared arrays are two callables, whatever the arrays contain. On another machine
     an address means nothing, or something else.
     """
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self) -> None:
         self.shared: list[tuple[int, int]] = []
         """Address and bytes of those that were met."""
 
-    def reducer_override(self, obj: Any) -> Any:
-        """Pickle an array in shared memory by its address."""
+    def __call__(self, obj: Any) -> Any:
+        """Return how an object is pickled, NotImplemented if it is another one."""
         if type(obj) is np.ndarray and obj.nbytes and not is_private(obj):
             low, high = byte_bounds(obj)
             if is_shared(low, high - low):
-                self._require_address_to_mean_something()
+                _require_address_to_mean_something()
                 self.shared.append((low, high - low))
                 offset = obj.__array_interface__["data"][0] - low
                 span = low, high - low, offset
                 return _view_shared, (span, obj.shape, obj.strides, obj.dtype)
         if type(obj) is ContinuousTensor:
             if obj.data:
-                self._require_address_to_mean_something()
+                _require_address_to_mean_something()
             return ContinuousTensor._from_wire, (obj._wire,)
-        return super().reducer_override(obj)
+        return NotImplemented
 
-    @staticmethod
-    def _require_address_to_mean_something() -> None:
-        if getattr(_goes, "far", False):
-            raise TypeError(
-                "it refers to memory of this machine, which an endpoint does not see: give it the array "
-                "as an argument"
-            )
+
+def _require_address_to_mean_something() -> None:
+    if getattr(_goes, "far", False):
+        raise TypeError(
+            "it refers to memory of this machine, which an endpoint does not see: give it the array "
+            "as an argument"
+        )
 
 
 _goes = threading.local()
@@ -172,19 +220,6 @@ _NAME = b"\x8c\x08__main__"
 _SHORT = 1 << 16
 """In bytes: a longer pickle is not searched for the name if the values are plain."""
 _PLAIN = {np.ndarray, str, bytes, bytearray}
-Reducers = Mapping[type, Callable[[Any], Any]]
-"""How objects of some types are pickled."""
-
-
-class Enclosing(Protocol):
-    """Takes out of arguments what is not pickled."""
-
-    @property
-    def reducers(self) -> Reducers:
-        """How what it takes out is pickled."""
-
-    def begin(self) -> None:
-        """Begin again."""
 
 
 def inherited() -> dict[str, Any]:
@@ -210,15 +245,26 @@ def _is_plain(value: Any) -> bool:
 class ArgumentPickler:
     """Pickles arguments, one after another.
 
-    `known` are the classes and functions of `__main__` that the workers have, None: all. `enclosed` takes
-    out what is not pickled.
+    Parameters
+    ----------
+    known : Mapping or None
+        See `ByValue`.
+    reducers : Mapping
+        How objects of some types are pickled.
+    begin : Callable
+        Called if what was met so far is pickled once more.
     """
 
-    def __init__(self, known: Mapping[str, Any] | None, enclosed: Enclosing) -> None:
-        self._known, self._enclosed = known, enclosed
+    def __init__(
+        self,
+        known: Mapping[str, Any] | None,
+        reducers: Reducers,
+        begin: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._known, self._reducers, self._begin = known, reducers, begin
         self._buffer = io.BytesIO()
         self._quick = pickle.Pickler(self._buffer, 5)
-        self._quick.dispatch_table = {**copyreg.dispatch_table, **enclosed.reducers}
+        self._quick.dispatch_table = {**copyreg.dispatch_table, **reducers}
         self._only_by_value = bool(cloudpickle.list_registry_pickle_by_value())
 
     def as_bytes(self, items: Any, values: Iterable[Any]) -> bytes:
@@ -243,52 +289,9 @@ class ArgumentPickler:
         return buffer.getvalue()
 
     def _by_value(self, items: Any) -> bytes:
-        self._enclosed.begin()
-        buffer = io.BytesIO()
-        pickler = _Pickler(buffer, self._known)
-        pickler.reducers = self._enclosed.reducers
-        pickler.dump(items)
-        return buffer.getvalue()
+        self._begin()
+        return pickled(items, self._reduce, self._known)
 
-
-def is_in_main(value: Any, known: Mapping[str, Any] | None) -> bool:
-    """Say whether the workers find the same in their `__main__`, by its name."""
-    found: Any = sys.modules["__main__"]
-    top, *_ = names = value.__qualname__.split(".")
-    if known is not None and known.get(top) is not getattr(found, top, known):
-        return False
-    for name in names:
-        found = getattr(found, name, None)
-    return found is value
-
-
-_BY_NAME = type, FunctionType, type(functools.cache(len))
-
-
-class _NamesOfMain:
-    """A pickler's part that pickles by name what workers have in their `__main__`."""
-
-    def __init__(self, file: io.BytesIO, known: Mapping[str, Any] | None) -> None:
-        super().__init__(file, 5)  # type: ignore[call-arg]
-        self._known = known
-
-    def reducer_override(self, value: Any) -> Any:
-        if (
-            isinstance(value, _BY_NAME)
-            and value.__module__ == "__main__"
-            and is_in_main(value, self._known)
-        ):
-            return NotImplemented
-        return super().reducer_override(value)  # type: ignore[misc]
-
-
-class _Pickler(_NamesOfMain, ByValue):
-    reducers: Reducers = {}  # noqa: RUF012 (nobody changes it)
-
-    def reducer_override(self, value: Any) -> Any:
-        reduce = self.reducers.get(type(value))
-        return super().reducer_override(value) if reduce is None else reduce(value)
-
-
-class CallablePickler(_NamesOfMain, Serializer):
-    """Pickles callables: what they refer to in shared memory goes by its address."""
+    def _reduce(self, value: Any) -> Any:
+        reduce = self._reducers.get(type(value))
+        return NotImplemented if reduce is None else reduce(value)

@@ -17,7 +17,6 @@ from __future__ import annotations
 import errno
 import functools
 import inspect
-import io
 import itertools
 import os
 import pickle
@@ -31,7 +30,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..callables.pickling import Serializer
+from ..callables.pickling import ByAddress, pickled
 from ..errors import WorkerLostError
 from ..system.regions import is_private
 from ..system.types import Array
@@ -226,9 +225,9 @@ class _ActorInTask:
             request = kind, number, name, args, kwargs
             if number in _objects or door is None:
                 return _call(*request)
-            pickled = _pickled(request)
+            sent = pickled(request, _reduce)
             try:
-                answer = _ask(door, pickled)
+                answer = _ask(door, sent)
             except (EOFError, OSError):
                 return ended(None, _gone(kind, number))
             value, error = pickle.loads(answer)
@@ -257,26 +256,17 @@ def _task_of(of: type, kind: str, name: str) -> Task:
 
 
 # ---------------------------------------------------------------- from process to process
-class _Pickler(Serializer):
-    """Pickles shared arrays by their addresses."""
-
-    def reducer_override(self, obj: Any) -> Any:
-        """Return how an object is pickled in another way than usual."""
-        reduced = super().reducer_override(obj)
-        is_shared = type(obj) is np.ndarray and reduced is not NotImplemented
-        return (_read_only, reduced) if is_shared and not obj.flags.writeable else reduced
+def _reduce(value: Any) -> Any:
+    """Return how a value is pickled: a shared array by its address, and read-only if it is so."""
+    reduced = ByAddress()(value)
+    is_shared = type(value) is np.ndarray and reduced is not NotImplemented
+    return (_read_only, reduced) if is_shared and not value.flags.writeable else reduced
 
 
 def _read_only(make: Any, args: tuple[Any, ...]) -> Array:
     array: Array = make(*args)
     array.flags.writeable = False
     return array
-
-
-def _pickled(value: Any) -> bytes:
-    buffer = io.BytesIO()
-    _Pickler(buffer).dump(value)
-    return buffer.getvalue()
 
 
 _PAUSE_S = 0.01
@@ -322,7 +312,7 @@ def _answer(asking: Any) -> None:
                     if isinstance(one, np.ndarray) and is_private(one):
                         # a copy, whose owner would miss what is written
                         one.flags.writeable = False
-                answer = _pickled((_call(kind, number, name, args, kwargs).result(), None))
+                answer = pickled((_call(kind, number, name, args, kwargs).result(), None), _reduce)
             except BaseException as error:
                 answer = pickle.dumps((None, outcomes.error_block(error)))
             asking.send_bytes(answer)

@@ -234,16 +234,6 @@ class _Pickler(pickle.Pickler):
         return taken
 
 
-class _ByValue(_Pickler, ByValue):
-    """Also pickles functions and classes that other processes cannot import."""
-
-    def reducer_override(self, value: Any) -> Any:
-        reduced = _reduce(value, self.buffers)
-        if reduced is NotImplemented:
-            return ByValue.reducer_override(self, value)
-        return reduced
-
-
 _idle: list[_Pickler] = []
 """Picklers that no thread uses: making one takes longer than a small pickle."""
 
@@ -263,8 +253,12 @@ def _pickle(value: object) -> tuple[bytes, list[Array]]:
 
 
 def _pickle_by_value(value: object) -> tuple[bytes, list[Array]]:
+    """Do so also with functions and classes that other processes cannot import."""
+    file, buffers = io.BytesIO(), list[Array]()
     try:
-        return _ByValue().take(value)
+        first = partial(_reduce, buffers=buffers)
+        ByValue(file, first=first, buffer_callback=partial(_collect, buffers)).dump(value)
+        return file.getvalue(), buffers
     except Exception as error:
         raise TypeError(
             f"a task cannot return this {type(value).__qualname__}, since it cannot be pickled "

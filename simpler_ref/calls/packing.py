@@ -330,7 +330,7 @@ class Packer:
             ) from error
 
     def _pickler(self, enclosed: Enclosed) -> ArgumentPickler:
-        return ArgumentPickler(self._session.inherited, enclosed)
+        return ArgumentPickler(self._session.inherited, enclosed.reducers, enclosed.begin)
 
     def pickle_each(self, items: Iterable[Any]) -> list[bytes] | None:
         """Return arguments as bytes, one by one; None if they have shared arrays or futures within."""

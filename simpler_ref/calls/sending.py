@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import dis
 import functools
-import io
 import itertools
 import pickle
 from collections import OrderedDict
@@ -46,7 +45,7 @@ import numpy as np
 from cloudpickle import cloudpickle
 
 from ..callables.payloads import MOST_WHY
-from ..callables.pickling import CallablePickler, is_in_main, module_with
+from ..callables.pickling import ByAddress, is_in_main, module_with, pickled
 from ..callables.runnable import require_runnable
 from ..engine.view.blocks import Blocks, set_retries
 from ..jit import layout as L
@@ -250,14 +249,13 @@ def content_of(target: Any, inherited: Mapping[str, Any] | None) -> tuple[bytes,
 
     Of many, one tensor covers all.
     """
-    buffer = io.BytesIO()
-    pickler = CallablePickler(buffer, inherited)
-    pickler.dump(target)
-    spans = sorted(set(pickler.shared))
+    by_address = ByAddress()
+    data = pickled(target, by_address, inherited)
+    spans = sorted(set(by_address.shared))
     if len(spans) > _MOST_TENSORS:
         first = spans[0][0]
         spans = [(first, max(start + nbytes for start, nbytes in spans) - first)]
-    return buffer.getvalue(), tuple(itertools.chain.from_iterable(map(_as_tensor, spans)))
+    return data, tuple(itertools.chain.from_iterable(map(_as_tensor, spans)))
 
 
 def _as_tensor(span: tuple[int, int]) -> tuple[bytes, bytes]:

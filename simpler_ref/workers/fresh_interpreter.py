@@ -12,7 +12,6 @@ Rule     WM-START-1, WM-START-3
 
 from __future__ import annotations
 
-import io
 import os
 import pickle
 import socket
@@ -30,7 +29,7 @@ import numpy as np
 
 from ..callables.identity import TargetNamespace
 from ..callables.payloads import load_payload
-from ..callables.pickling import Serializer
+from ..callables.pickling import ByAddress, pickled
 from ..callables.registry import Snapshot
 from ..engine import shared_arrays
 from ..engine.memory import PARK_NS, Engine
@@ -74,15 +73,6 @@ class _Inherited(NamedTuple):
 
 
 # ---------------------------------------------------------------- serialising
-class _Traveller(Serializer):
-    """Also serialises a child Worker that has not been started, with its callables."""
-
-    def reducer_override(self, obj: Any) -> Any:
-        if travelled := getattr(type(obj), "_travelled", None):
-            return travelled, (obj._life,)
-        return super().reducer_override(obj)
-
-
 def pack_kinds(kinds: Sequence[WorkerKind]) -> bytes:
     """Return worker kinds as bytes."""
     for kind in kinds:
@@ -100,9 +90,14 @@ def pack_kinds(kinds: Sequence[WorkerKind]) -> bytes:
 
 
 def _pack(what: Any) -> bytes:
-    buffer = io.BytesIO()
-    _Traveller(buffer).dump(what)
-    return buffer.getvalue()
+    """Return something as bytes; also a child Worker that has not been started, with its callables."""
+    by_address = ByAddress()
+
+    def reduce(obj: Any) -> Any:
+        travelled = getattr(type(obj), "_travelled", None)
+        return (travelled, (obj._life,)) if travelled else by_address(obj)
+
+    return pickled(what, reduce)
 
 
 # ---------------------------------------------------------------- in the user's process
