@@ -19,13 +19,12 @@ from ..errors import CallableError
 from ..jit import layout as L
 from ..system.signals import signals_blocked
 from .identity import _CLOUDPICKLE, build_python_serialized_descriptor
-from .pickling import ByAddress, for_endpoints, pickled
+from .pickling import ByAddress, pickled
 
 
 def serialize_for_endpoints(target: Callable[..., Any]) -> bytes:
     """Return the bytes that identify a callable, none of which is an address of this machine."""
-    with for_endpoints():
-        return serialize(target)
+    return serialize(target, to_endpoints=True)
 
 
 BY_REGISTRATION = b"by registration only: "
@@ -34,14 +33,14 @@ and why it cannot be, follow."""
 MOST_WHY = 500
 
 
-def serialize(target: Callable[..., Any]) -> bytes:
+def serialize(target: Callable[..., Any], *, to_endpoints: bool = False) -> bytes:
     """Return the bytes that identify a callable.
 
     Workers forked after its registration still inherit a callable that cloudpickle cannot serialise (with
     a lock or a socket in a closure); only that registration identifies it.
     """
     try:
-        return pickled(target, ByAddress())
+        return pickled(target, ByAddress(to_endpoints=to_endpoints))
     except Exception as error:
         why = f"{type(error).__name__}: {error}"[:MOST_WHY]
         return BY_REGISTRATION + os.urandom(16) + why.encode(errors="replace")

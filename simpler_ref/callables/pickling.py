@@ -13,10 +13,9 @@ import functools
 import io
 import pickle
 import sys
-import threading
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from types import BuiltinMethodType, CodeType, FunctionType, MethodType
 from typing import Any, ClassVar, TypeAlias
 
@@ -167,10 +166,11 @@ class ByAddress:
     """Has arrays in shared memory pickled by address, not copied.
 
     Two closures over two shared arrays are two callables, whatever the arrays contain. On another machine
-    an address means nothing, or something else.
+    an address means nothing, or something else: what goes `to_endpoints` must have none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, to_endpoints: bool = False) -> None:
+        self._to_endpoints = to_endpoints
         self.shared: list[tuple[int, int]] = []
         """Address and bytes of those that were met."""
 
@@ -179,39 +179,23 @@ class ByAddress:
         if type(obj) is np.ndarray and obj.nbytes and not is_private(obj):
             low, high = byte_bounds(obj)
             if is_shared(low, high - low):
-                _require_address_to_mean_something()
+                self._require_address_to_mean_something()
                 self.shared.append((low, high - low))
                 offset = obj.__array_interface__["data"][0] - low
                 span = low, high - low, offset
                 return _view_shared, (span, obj.shape, obj.strides, obj.dtype)
         if type(obj) is ContinuousTensor:
             if obj.data:
-                _require_address_to_mean_something()
+                self._require_address_to_mean_something()
             return ContinuousTensor._from_wire, (obj._wire,)
         return NotImplemented
 
-
-def _require_address_to_mean_something() -> None:
-    if getattr(_goes, "far", False):
-        raise TypeError(
-            "it refers to memory of this machine, which an endpoint does not see: give it the array "
-            "as an argument"
-        )
-
-
-_goes = threading.local()
-"""`far`: what this thread serialises is for endpoints, and so is what refers to it."""
-
-
-@contextmanager
-def for_endpoints() -> Iterator[None]:
-    """Refuse addresses of this machine in what this thread serialises."""
-    before = getattr(_goes, "far", False)
-    _goes.far = True
-    try:
-        yield
-    finally:
-        _goes.far = before
+    def _require_address_to_mean_something(self) -> None:
+        if self._to_endpoints:
+            raise TypeError(
+                "it refers to memory of this machine, which an endpoint does not see: give it the array "
+                "as an argument"
+            )
 
 
 # ---------------------------------------------------------------- classes and functions of `__main__`

@@ -132,7 +132,11 @@ def number_in(raw: bytes | memoryview) -> int:
 
 
 def payload_of(
-    task: Task, inherited: Mapping[str, Any] | None, *, to_threads: bool = False
+    task: Task,
+    inherited: Mapping[str, Any] | None,
+    *,
+    to_threads: bool = False,
+    to_endpoints: bool = False,
 ) -> tuple[Payload, Guards | None]:
     """Return what workers make a task from, and what must hold for this to stay right.
 
@@ -142,6 +146,8 @@ def payload_of(
         What the workers have of `__main__`; None: all of it.
     to_threads
         Whether they are threads of this process, which call the very function.
+    to_endpoints
+        Whether they are on other machines.
     """
     if to_threads:
         return Payload(How.KEPT | How.INHERITED, task.serial, b""), None if task.is_passing else []
@@ -153,7 +159,7 @@ def payload_of(
         how |= How.INHERITED
     about = task.timeout, task._options, named or task.py_func
     try:
-        return Payload(how, task.serial, *content_of(about, inherited)), guards
+        return Payload(how, task.serial, *content_of(about, inherited, to_endpoints)), guards
     except Exception as error:
         why = f"{type(error).__name__}: {error}"[:MOST_WHY]
         if task.is_passing:
@@ -244,12 +250,14 @@ def _goes_by_value(module: str) -> bool:
 
 
 # ---------------------------------------------------------------- by content
-def content_of(target: Any, inherited: Mapping[str, Any] | None) -> tuple[bytes, tuple[bytes, ...]]:
+def content_of(
+    target: Any, inherited: Mapping[str, Any] | None, to_endpoints: bool
+) -> tuple[bytes, tuple[bytes, ...]]:
     """Return something as bytes, and tensors of the shared arrays that it refers to, which go by address.
 
     Of many, one tensor covers all.
     """
-    by_address = ByAddress()
+    by_address = ByAddress(to_endpoints=to_endpoints)
     data = pickled(target, by_address, inherited)
     spans = sorted(set(by_address.shared))
     if len(spans) > _MOST_TENSORS:

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from ..callables.identity import CallableHandle, CallableKind, TargetNamespace
-from ..callables.pickling import for_endpoints
 from ..calls import outcomes
 from ..calls.call_errors import CallErrors
 from ..calls.forms import key_of
@@ -95,8 +94,7 @@ class RemoteStream(Stream):
     def function_for_items(self, task: Task) -> tuple[Payload, Payload, bool]:
         """Return a task as it is now, as links get it, and as workers of endpoints do for many items."""
         alone, _, lasts = super().function_for_items(task)
-        with for_endpoints():
-            payload, _ = payload_of(task, {})
+        payload, _ = payload_of(task, {}, to_endpoints=True)
         return alone, payload, lasts
 
     def _require_workers(self, task: Task) -> tuple[int, ...]:
