@@ -40,7 +40,7 @@ from .current import here
 from .futures import Future
 from .nested import NESTED, ended
 from .sending import Unchanging
-from .signatures import Mode, Parameter, Signature
+from .signatures import Mode, Out, Parameter, Signature
 from .stream import Stream
 from .tasks import Task
 
@@ -63,26 +63,16 @@ class _Object:
         self.value, self.lock = value, threading.RLock()
 
 
-class _Make(Unchanging):
-    """Makes the object of an actor."""
-
-    __qualname__ = "make an actor"
-
-    def __call__(self, order: Array, number: int, /, kind: Any, args: Any, kwargs: Any) -> Any:
-        """Run in the worker of the actor; return the door of its process."""
-        here.actors[number] = _objects[number] = _Object(kind(*args, **kwargs))
-        return _door()
+def make_actor(order: Out, number: int, kind: Any, args: Any, kwargs: Any) -> Any:
+    """Make the object of an actor, in its worker, and return the door of its process."""
+    here.actors[number] = _objects[number] = _Object(kind(*args, **kwargs))
+    return _door()
 
 
-class _Drop(Unchanging):
-    """Forgets the object of an actor."""
-
-    __qualname__ = "end an actor"
-
-    def __call__(self, order: Array, number: int, /) -> None:
-        """Run in the worker of the actor."""
-        here.actors.pop(number, None)
-        _objects.pop(number, None)  # the traceback of an error may still refer to it
+def end_actor(order: Out, number: int) -> None:
+    """Forget the object of an actor, in its worker."""
+    here.actors.pop(number, None)
+    _objects.pop(number, None)  # the traceback of an error may still refer to it
 
 
 class _Method(Unchanging):
@@ -130,19 +120,15 @@ class Actor:
         # a worker, where a task has a Worker with actors, has those of its own Worker as well
         self._number = number + (os.getpid() << 32 if loop.in_worker else 0)
         self._methods: dict[str, Task] = {}
-        make = [
-            Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, Mode.VALUE)
-            for name in ("kind", "args", "kwargs")
-        ]
-        self._door = self._submit(self._task(_Make(), make), kind, args, kwargs).result()
+        self._door = self._submit(self._task(make_actor), kind, args, kwargs).result()
         self._has_ended = self._was_pickled = False
         _actors[self._number] = self
 
-    def _task(self, function: Any, parameters: Any) -> Task:
-        signature = Signature.like((*_HEAD, *parameters))
+    def _task(self, function: Any, signature: Signature | None = None) -> Task:
+        signature = signature or Signature.of(function)
         return Task(function, signature, workers=(self._worker,))
 
-    def _submit(self, task: Task, *args: Any, **kwargs: Any) -> Future:
+    def _submit(self, task: Task, /, *args: Any, **kwargs: Any) -> Future:
         return self._stream.submit(task, (self._order, self._number, *args), kwargs)
 
     def __getattr__(self, name: str) -> Callable[..., Future]:
@@ -163,14 +149,10 @@ class Actor:
                     " give the class a method that returns it"
                 )
             made = _Method(self._kind.__qualname__, name)
-            task = self._methods[name] = self._task(made, _parameters_of(self._kind, name))
+            task = self._methods[name] = self._task(made, _signature_of(self._kind, name))
         if self._has_ended:
             raise RuntimeError(f"{self!r} was ended")
-
-        def method(*args: Any, **kwargs: Any) -> Future:
-            return self._submit(task, *args, **kwargs)
-
-        return method
+        return functools.partial(self._submit, task)
 
     def end(self) -> None:
         """Wait for its calls, and forget the object; a ``with`` block does so at its end."""
@@ -179,7 +161,7 @@ class Actor:
 
     def _drop(self) -> Future:
         self._has_ended = True
-        return self._submit(self._task(_Drop(), ()))
+        return self._submit(self._task(end_actor))
 
     def __del__(self) -> None:
         if not self._has_ended and not self._was_pickled and not self._stream.is_gone:
@@ -217,25 +199,26 @@ class _ActorInTask:
         return _arrive, self._about
 
     def __getattr__(self, name: str) -> Callable[..., Future]:
-        kind, number, door = self._about
         if name.startswith("__"):
             raise AttributeError(name)
+        return functools.partial(_call_from_task, *self._about, name)
 
-        def method(*args: Any, **kwargs: Any) -> Future:
-            request = kind, number, name, args, kwargs
-            if number in _objects or door is None:
-                return _call(*request)
-            sent = pickled(request, _reduce)
-            try:
-                answer = _ask(door, sent)
-            except (EOFError, OSError):
-                return ended(None, _gone(kind, number))
-            value, error = pickle.loads(answer)
-            if error is not None:
-                error = outcomes.decode_error(memoryview(error), f"{kind}.{name}")
-            return ended(value, error)
 
-        return method
+def _call_from_task(
+    kind: str, number: int, door: _Door, name: str, /, *args: Any, **kwargs: Any
+) -> Future:
+    request = kind, number, name, args, kwargs
+    if number in _objects or door is None:
+        return _call(*request)
+    sent = pickled(request, _reduce)
+    try:
+        answer = _ask(door, sent)
+    except (EOFError, OSError):
+        return ended(None, _gone(kind, number))
+    value, error = pickle.loads(answer)
+    if error is not None:
+        error = outcomes.decode_error(memoryview(error), f"{kind}.{name}")
+    return ended(value, error)
 
 
 def _call(
@@ -252,7 +235,7 @@ def _call(
 @functools.lru_cache
 def _task_of(of: type, kind: str, name: str) -> Task:
     """Return what calls a method."""
-    return Task(_Method(kind, name), Signature.like((*_HEAD, *_parameters_of(of, name))))
+    return Task(_Method(kind, name), _signature_of(of, name))
 
 
 # ---------------------------------------------------------------- from process to process
@@ -318,25 +301,19 @@ def _answer(asking: Any) -> None:
             asking.send_bytes(answer)
 
 
-class _Connections(threading.local):
-    """Those of this thread, by the addresses of doors."""
-
-    def __init__(self) -> None:
-        self.of: dict[str, Any] = {}
-
-
-_connections = _Connections()
+_connections = threading.local()
+"""Those of a thread: its attributes have the addresses of doors as their names."""
 
 
 def _ask(door: tuple[str, bytes], request: bytes) -> bytes:
     """Return the answer to a request."""
     address, key = door
-    asked = _connections.of.pop(address, None)  # who is interrupted leaves none
+    asked = vars(_connections).pop(address, None)  # who is interrupted leaves none
     if asked is None:
         asked = connection.Client(address, "AF_UNIX", authkey=key)
     asked.send_bytes(request)
     answer: bytes = asked.recv_bytes()
-    _connections.of[address] = asked
+    vars(_connections)[address] = asked
     return answer
 
 
@@ -348,7 +325,7 @@ def _forget() -> None:
     for one in list(_open):
         one.close()
     _door.cache_clear()
-    _connections.of.clear()
+    vars(_connections).clear()
     _objects.clear()
     _actors.clear()
 
@@ -356,20 +333,19 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
-def _parameters_of(kind: type, name: str) -> tuple[Parameter, ...]:
-    """Return the parameters of a method, without the object, if it writes an array; else any.
+def _signature_of(kind: type, name: str) -> Signature:
+    """Return the parameters of a `_Method`: those of a method that writes an array, else any.
 
     So wrong arguments of most methods are the errors of the methods themselves.
     """
-    anything = Signature.any().parameters
-    try:
+    parameters = anything = Signature.any().parameters
+    with suppress(TypeError):  # of native code
         parameters = Signature.of(getattr(kind, name)).parameters
-    except TypeError:  # of native code
-        return anything
     if all(one.mode is Mode.VALUE for one in parameters):
-        return anything
-    has_object = not isinstance(inspect.getattr_static(kind, name), (staticmethod, classmethod))
-    return parameters[has_object:]
+        parameters = anything
+    elif not isinstance(inspect.getattr_static(kind, name), (staticmethod, classmethod)):
+        parameters = parameters[1:]  # without the object
+    return Signature.like((*_HEAD, *parameters))
 
 
 def make(

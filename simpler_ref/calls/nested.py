@@ -59,12 +59,9 @@ class NestedStream:
             value = final(task.run(*given, **kwargs))
         except Terminated:
             raise
-        except (
-            *ENDS_LOOPS,
-            SystemExit,
-        ) as ends:  # which must end neither a loop nor the whole task
+        except (*ENDS_LOOPS, SystemExit) as ends:  # must end neither a loop nor the whole task
             text = f"a call in this task: {describe_exception(ends)}"
-            return ended(None, _caused(TaskError(text), ends))
+            return ended(None, TaskError(text), cause=ends)
         except Exception as error:
             return ended(None, error)
         return ended(value, None)
@@ -77,37 +74,30 @@ class NestedStream:
         self, task: Task, rows: Iterable[Any], *, star: bool, timeout: float | None
     ) -> Iterator[Any]:
         """Call a task for each item whose result is asked for; see `Worker.map`."""
-        return _Results(self, task, iter(rows), star, timeout)
+        start = time.monotonic()
+
+        def call(row: Any) -> Any:
+            if timeout is not None and time.monotonic() - start > timeout:
+                raise concurrent.futures.TimeoutError(
+                    f"a result of map in this task was asked for {timeout} s after the call of map"
+                )
+            return self.submit(task, tuple(row) if star else (row,), {}).result()
+
+        return _Results(map(call, rows))
 
 
-class _Results:
+class _Results(Iterator[Any]):
     """The results of `map` in a task: each call is made when its result is asked for."""
 
-    def __init__(
-        self,
-        stream: NestedStream,
-        task: Task,
-        rows: Iterator[Any],
-        star: bool,
-        timeout: float | None,
-    ) -> None:
-        self._stream, self._task, self._rows, self._star = stream, task, rows, star
-        self._timeout, self._start = timeout, time.monotonic()
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
+    def __init__(self, results: Iterator[Any]) -> None:
+        self._results = results
 
     def __next__(self) -> Any:
-        row = next(self._rows)
-        if self._timeout is not None and time.monotonic() - self._start > self._timeout:
-            raise concurrent.futures.TimeoutError(
-                f"a result of map in this task was asked for {self._timeout} s after the call of map"
-            )
-        return self._stream.submit(self._task, tuple(row) if self._star else (row,), {}).result()
+        return next(self._results)
 
     def close(self) -> None:
         """Call nothing more."""
-        self._rows = iter(())
+        self._results = iter(())
 
     cancel = close
 
@@ -122,16 +112,13 @@ def _received(
     return values[:first_named], dict(zip(names, values[first_named:], strict=True))
 
 
-def _caused(error: Exception, cause: BaseException) -> Exception:
-    error.__cause__ = cause
-    return error
-
-
-def ended(value: Any, error: Exception | None) -> Future:
-    """Return the future of a call that has ended."""
+def ended(value: Any, error: Exception | None, *, cause: BaseException | None = None) -> Future:
+    """Return the future of a call that has ended; an error may have got a cause."""
     made: Future = object.__new__(Future)
     made._stream, made._slot, made._value = None, 0, value
     if error is not None:
+        if cause is not None:
+            error.__cause__ = cause
         made._error, made._unretrieved = error, Unretrieved(error, -1, [])
     return made
 

@@ -27,19 +27,9 @@ if TYPE_CHECKING:
     from .compiled import Code
 
 _MOST_S = 1e9
-_serials = itertools.count(os.getpid() << 32)
-"""Numbers of tasks: a worker's own begin elsewhere, so none of them is one that the program sends."""
+_serials = itertools.count()
 known: weakref.WeakValueDictionary[int, Task] = weakref.WeakValueDictionary()
 """The tasks of this process, also those that it has inherited."""
-
-
-def _begin_anew() -> None:
-    """Number the tasks of a forked process."""
-    global _serials
-    _serials = itertools.count(os.getpid() << 32)
-
-
-os.register_at_fork(after_in_child=_begin_anew)
 
 
 class Task:
@@ -81,7 +71,9 @@ class Task:
         self.workers = workers
         self.is_passing = False
         """Whether it was made for one call."""
-        self.serial = next(_serials)
+        self.serial = os.getpid() << 32 | next(
+            _serials
+        )  # a worker's own are none that the program sends
         known[self.serial] = self
         functools.update_wrapper(self, function, updated=())  # its attributes have names of ours
         inner = getattr(function, "func", type(function))  # a partial, an object that can be called
