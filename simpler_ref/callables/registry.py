@@ -87,8 +87,8 @@ class Registry:
         self._used: dict[int, Registered] = {}
         self._unconfirmed: dict[bytes, str] = {}
         """Callables that a worker may still have, and the code of the error for that."""
-        self.leaving: list[Registered] = []
-        """Callables unregistered during a run, removed after it."""
+        self.has_leaving = False
+        """Whether there are callables without handles: unregistered during a run, removed after it."""
         self._words: dict[tuple[TargetNamespace, int], dict[CallableHandle, int]] = {
             (namespace, pool): {} for namespace in TargetNamespace for pool in WorkerType
         }
@@ -132,7 +132,11 @@ class Registry:
     def __getstate__(self) -> list[tuple[int, bytes, list[CallableHandle]]]:
         """Return what a fresh interpreter makes the registry of a child Worker from."""
         self.snapshot(as_bytes=True)  # refuses what cannot travel
-        return [(one.index, one.payload, list(one.handles)) for one in self._installed.values()]
+        return [
+            (one.index, one.payload, list(one.handles))
+            for one in self._installed.values()
+            if one.handles
+        ]
 
     def __setstate__(self, state: list[tuple[int, bytes, list[CallableHandle]]]) -> None:
         self.__init__()  # type: ignore[misc]
@@ -201,7 +205,7 @@ class Registry:
                 raise CallableError(
                     code, f"{handle.name}: {_UNCONFIRMED[code]}; register it with a new Worker"
                 )
-            one = self._installed.get(digest) or self._come_back(digest)
+            one = self._installed.get(digest)  # perhaps one that was to leave after the run
             if one is None:
                 one = Registered(handle, self._free_index(), target, payload)
                 try:
@@ -216,15 +220,6 @@ class Registry:
                     engine.view.write_digest(one.index, one.digest)
                 self._installed[digest] = one
             self._make_live(one, handle)
-
-    def _come_back(self, digest: bytes) -> Registered | None:
-        """Return a callable whose removal was due after the run: it stays."""
-        for one in self.leaving:
-            if one.digest == digest:
-                self.leaving.remove(one)
-                self._installed[digest] = one
-                return one
-        return None
 
     def _free_index(self) -> int:
         """Return the lowest index that no callable has."""
@@ -276,20 +271,18 @@ class Registry:
             one.handles.discard(handle)
             _retired.add(handle)
             if not one.handles:
-                del self._installed[one.digest]
-                self.leaving.append(one)
+                self.has_leaving = True
                 if not running:
                     self.remove_leaving(installer)
 
     def remove_leaving(self, installer: Installer | None) -> None:
         """Remove the callables unregistered while tasks could still need them."""
-        if not self.leaving:
+        if not self.has_leaving:
             return
         with self.lock:
-            leaving, self.leaving = self.leaving, []
-            first = None
-            for one in leaving:
-                del self._used[one.index]
+            self.has_leaving, first = False, None
+            for one in [one for one in self._used.values() if not one.handles]:
+                del self._used[one.index], self._installed[one.digest]
                 if installer is None:
                     continue
                 error = installer.remove_everywhere(one)

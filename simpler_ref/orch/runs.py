@@ -151,7 +151,7 @@ def _run(
     device_ns = 0
     if device_before is not None:
         device_ns = max(0, int((view.device_ns() - device_before).max()))
-    if session.registry.leaving:
+    if session.registry.has_leaving:
         try:
             session.registry.remove_leaving(session.installer)
         except ControlError as error:
