@@ -67,11 +67,17 @@ class Sums:
         Of the calls.
     arena : Arena or None
         Of the arrays, if workers have mappings of their own.
+
+    Attributes
+    ----------
+    errors : deque[HazardError]
+        Of touches where nothing could be raised: by other threads, while code of this package runs.
     """
 
     def __init__(self, engine: Engine, arena: Arena | None) -> None:
         self._engine = engine
-        self._closed = Closed(engine, arena) if arena and quick.is_possible() else None
+        self._arena = arena if quick.is_possible() else None
+        self.errors: deque[HazardError] = deque()
         self._arrays = ReceivedArrays(engine)
         self._writers: list[tuple[int, int, list[Array]]] = []
         """Slot and number of calls, and what they write."""
@@ -104,19 +110,13 @@ class Sums:
         if self._written:
             number = self._engine.view.next_task_id - 1
             self._writers.append((slot, number, self._written))
-            if self._closed is not None:
-                for array in self._written:
-                    self._closed.close(array, slot, number, place)
-
-    def open_ended(self) -> None:
-        """Let the program touch what calls have written that have ended."""
-        if self._closed is not None:
-            self._closed.open_ended()
+            for array in self._written:
+                self._close(array, slot, number, place)
 
     def raise_touched(self) -> None:
         """Raise what threads have touched, if nothing could be raised there."""
-        if self._closed is not None and self._closed.errors:
-            raise self._closed.errors.popleft()
+        if self.errors:
+            raise self.errors.popleft()
 
     def _forget_ended(self) -> None:
         """Forget writers that have ended, if these may be half of them."""
@@ -133,52 +133,23 @@ class Sums:
             for one in written
         )
 
-
-# ---------------------------------------------------------------- pages that are closed
-class _Pages(NamedTuple):
-    """The pages of an array that a call writes."""
-
-    start: int
-    end: int
-    slot: int
-    number: int
-    about: str
-    owner: Closed
-
-
-_pages: dict[int, _Pages] = {}
-"""All that are closed, by their numbers in `src/touch.c`."""
-_free = deque(range(_CLOSED))
-_lock = threading.RLock()
-"""Held while pages are closed or opened."""
-
-
-class Closed:
-    """The arrays of one stream's calls that are closed.
-
-    Attributes
-    ----------
-    errors : deque[HazardError]
-        Of touches where nothing could be raised: by other threads, while code of this package runs.
-    """
-
-    def __init__(self, engine: Engine, arena: Arena) -> None:
-        self._engine, self._arena = engine, arena
-        self._library = _library()
-        self.errors: deque[HazardError] = deque()
-
-    def close(self, array: Array, slot: int, number: int, place: str) -> None:
+    # ------------------------------------------------------------ pages that are closed
+    def _close(self, array: Array, slot: int, number: int, place: str) -> None:
         """Close the whole pages of an array until a call has ended; not those of one with gaps."""
+        if self._arena is None:
+            return
         first, last = self._arena.pages_of(array)
         about = f"array of shape {array.shape}, which call {number} of this Worker writes ({place})"
         with _lock:
             if first < last and _free and array.flags.forc:
                 one = _free.popleft()
                 _pages[one] = _Pages(first, last, slot, number, about, self)
-                self._library.simpler_ref_close_pages(one, first, last)
+                _library().simpler_ref_close_pages(one, first, last)
 
     def open_ended(self) -> None:
-        """Open what calls have written that have ended."""
+        """Let the program touch what calls have written that have ended."""
+        if not _pages:
+            return
         view = self._engine.view
         with _lock:
             mine = {one: pages for one, pages in _pages.items() if pages.owner is self}
@@ -188,16 +159,25 @@ class Closed:
                 _open(one)
             for one, (first, last, *_) in mine.items() if opened else ():
                 if any(first < pages.end and pages.start < last for pages in opened):
-                    self._library.simpler_ref_close_pages(one, first, last)
+                    _library().simpler_ref_close_pages(one, first, last)
 
-    def touched(self, pages: _Pages, place: str) -> HazardError:
-        """Return the error of a touch."""
-        return HazardError(
-            f"{_TOUCH}: the program has touched an {pages.about}, before it has waited for that{place}; "
-            "ask for the call's result() first, or have Worker.wait(array) wait",
-            kind=_TOUCH,
-            tasks=(pages.number,),
-        )
+
+class _Pages(NamedTuple):
+    """The pages of an array that a call writes."""
+
+    start: int
+    end: int
+    slot: int
+    number: int
+    about: str
+    owner: Sums
+
+
+_pages: dict[int, _Pages] = {}
+"""All that are closed, by their numbers in `src/touch.c`."""
+_free = deque(range(_CLOSED))
+_lock = threading.RLock()
+"""Held while pages are closed or opened."""
 
 
 def _open(one: int) -> None:
@@ -214,7 +194,13 @@ def _report(address: int, by_main_thread: int, frame: FrameType | int, line: int
             if isinstance(frame, FrameType):
                 there = f"{frame.f_code.co_filename}:{line}"
                 places = [there, *(f"before {one}" for one in places if not one.startswith(there))]
-            error = pages.owner.touched(pages, f" ({', '.join(places)})" if places else "")
+            place = f" ({', '.join(places)})" if places else ""
+            error = HazardError(
+                f"{_TOUCH}: the program has touched an {pages.about}, before it has waited for "
+                f"that{place}; ask for the call's result() first, or have Worker.wait(array) wait",
+                kind=_TOUCH,
+                tasks=(pages.number,),
+            )
             if by_main_thread and _may_raise():
                 raise error
             pages.owner.errors.append(error)
