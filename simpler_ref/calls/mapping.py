@@ -85,7 +85,7 @@ class _Chunks(Unchanging):
 
     Parameters
     ----------
-    payload : bytes
+    payload : Payload
         What the function is made from; for each item anew, unless no call changes it.
     star : bool
         An item is a tuple of arguments.
@@ -93,7 +93,7 @@ class _Chunks(Unchanging):
         What messages call it.
     """
 
-    def __init__(self, payload: bytes, star: bool, name: str) -> None:
+    def __init__(self, payload: Payload, star: bool, name: str) -> None:
         self._payload = payload
         self._star = star
         self.__name__ = self.__qualname__ = name
@@ -104,8 +104,7 @@ class _Chunks(Unchanging):
     @functools.cached_property
     def _kept(self) -> Callable[..., Any] | None:
         """The function, if no call changes it."""
-        payload = Payload.from_bytes(self._payload)
-        return received(payload).function if payload.how & How.KEPT else None
+        return received(self._payload).function if self._payload.how & How.KEPT else None
 
     def __call__(self, items: list[Any], pickled: bool) -> tuple[Any, ...]:
         """Return the parts of a `_Done`: values of all items, and the errors of those that fail."""
@@ -116,7 +115,7 @@ class _Chunks(Unchanging):
             try:
                 if pickled:
                     item = pickle.loads(item)
-                function = self._kept or received(Payload.from_bytes(self._payload)).function
+                function = self._kept or received(self._payload).function
                 values.append(final(function(*item) if self._star else function(item)))
             except (Exception, SystemExit) as error:
                 errors[len(values)] = outcomes.error_block(error)
@@ -156,37 +155,28 @@ def _failing(count: int, error: BaseException) -> Iterator[Any]:
     return map(take, range(count))
 
 
-class _Origin(NamedTuple):
-    """Which items a call has: for the story of its error."""
-
-    of: str
-    """What was called for them, and where."""
-    first: int
-    number: int = 1
-
-    @property
-    def items(self) -> str:
-        """Their numbers."""
-        last = self.first + self.number - 1
-        return f"items {self.first} to {last}" if self.number > 1 else f"item {last}"
-
-    def story(self, item: int | None = None) -> str:
-        """Return what the error of the call tells; of one of its items, if that alone has failed."""
-        if item is None:
-            return f"  {self.items} of {self.of}"
-        return f"  item {item} of {self.of}\n  its call had {self.items}"
-
-
 class _Call:
-    """A call of which the results are ahead: of one item, or an error that came instead of a call."""
+    """A call of which the results are ahead: of one item, or an error that came instead of a call.
+
+    Parameters
+    ----------
+    future : Future
+        Of the call.
+    of : str
+        What was called, and where: for the story of its error.
+    first, count : int
+        The number of its first item, and how many it has.
+    """
 
     opened: Iterator[Any] | None = None
     """Its values, once they are asked for: one after another, an error is raised in its place."""
 
-    def __init__(self, future: concurrent.futures.Future[Any], origin: _Origin) -> None:
-        self.future = future
-        self.origin = origin
-        self.count = origin.number
+    def __init__(
+        self, future: concurrent.futures.Future[Any], of: str, first: int, count: int = 1
+    ) -> None:
+        self.future, self.count = future, count
+        self._of, self._first, last = of, first, first + count - 1
+        self._items = f"items {first} to {last}" if count > 1 else f"item {last}"
 
     def open(self, timeout: float | None) -> Iterator[Any]:
         """Wait for the call, and return its values.
@@ -196,6 +186,8 @@ class _Call:
         concurrent.futures.TimeoutError
             It has not ended within `timeout` seconds.
         """
+        if self.opened is not None:  # by the end of the Worker, and nobody has asked
+            return self.opened
         try:
             error = self.future.exception(timeout)
         except concurrent.futures.CancelledError as cancelled:
@@ -203,7 +195,7 @@ class _Call:
         if error is None:
             self.opened = self._values(self.future.result())
         else:
-            tell(error, self.origin.story())
+            tell(error, f"  {self._items} of {self._of}")
             self.opened = _failing(self.count, error)
         return self.opened
 
@@ -217,38 +209,40 @@ class _Call:
 
 
 class _Chunk(_Call):
-    """Items that are one call."""
+    """Items that are one call; `name` is what messages call it."""
 
     seconds = 0.0
     """How long it took in the worker."""
 
-    future: Future
-
-    def __init__(self, stream: Stream, future: Future, origin: _Origin, name: str) -> None:
-        super().__init__(future, origin)
-        self._stream = stream
-        self._name = name
-        self._number = stream.number_of(future)
+    def __init__(
+        self, stream: Stream, name: str, future: Future, of: str, first: int, count: int
+    ) -> None:
+        super().__init__(future, of, first, count)
+        self._about = stream.errors, name, stream.number_of(future)
 
     def _values(self, value: Any) -> Iterator[Any]:
         done = _Done(*value)
         self.seconds = done.seconds
         if not done.errors and type(done.values) is not outcomes.Several:
             return iter(done.values)
-        stream, name, number, origin = self._stream, self._name, self._number, self.origin
+        (errors, name, number), of, items = self._about, self._of, self._items
+        first = self._first
 
-        def take(place: int) -> Any:
-            if place in done.errors:
-                block, item = done.errors[place], origin.first + place
-                story = origin.story(item)
-                raise stream.errors.of_item(block, done.worker, number, name, item, story)
+        def take(place: int) -> Any:  # it does not refer to the call, which refers to it
             try:
-                return done.values[place]
-            except pickle.UnpicklingError as problem:
-                what = f"call {number} ({name}), item {origin.first + place}"
-                error = TaskError(f"{what}: {problem}", task=number, callable_name=name)
-                tell(error, origin.story(origin.first + place))
-                raise error from problem.__cause__
+                if place not in done.errors:
+                    return done.values[place]
+                problem = None
+            except pickle.UnpicklingError as error:
+                problem = error
+            item = first + place
+            story = f"  item {item} of {of}\n  its call had {items}"
+            if problem is None:
+                raise errors.of_item(done.errors[place], done.worker, number, name, item, story)
+            what = f"call {number} ({name}), item {item}"
+            lost = TaskError(f"{what}: {problem}", task=number, callable_name=name)
+            tell(lost, story)
+            raise lost from problem.__cause__
 
         return map(take, range(self.count))
 
@@ -280,7 +274,8 @@ class Results:
         self._alone_payload, self._payload, self._lasts = stream.function_for_items(task)
         """What is sent of the function: for an item that is a call of its own, and for a chunk."""
         name: str = task.__qualname__
-        self._chunks = stream.task_of(_Chunks(self._payload.to_bytes(0), star, name), task.workers)
+        sent = self._payload._replace(reads=())
+        self._chunks = stream.task_of(_Chunks(sent, star, name), task.workers)
         self._input: Iterator[Any] | None = iter(rows)
         self._total = total
         self._workers = workers
@@ -320,8 +315,6 @@ class Results:
         """Whether anybody has asked for a result, or closed it."""
         self._has_raised = False
         """Whether anybody has got an error."""
-        self._none_under_way = False
-        """Whether all calls ahead are known to have ended."""
         with self._lock:
             stream.maps.add(self)
             self._fill()
@@ -405,26 +398,21 @@ class Results:
         ended = 0
         while not self._was_retrieved and self.has_uncalled and self._total is not None:
             self._window = ended + self._least
-            self._none_under_way = ended == len(self._ahead)
             self._slow = False  # results that are there are asked for by nobody
             self._fill()
             if ended < len(self._ahead):
                 call = self._ahead[ended]
                 with suppress(Exception):  # which comes when somebody asks
                     call.open(None)
-                if self._chunksize is None and isinstance(call, _Chunk):
-                    self._learn(call)
+                self._learn(call)
                 ended += 1
-        self._none_under_way = False
 
     def log_errors(self) -> None:
         """Log what has failed: these results were dropped, and nobody can ask for them."""
         failed, first = 0, None
         for call in self._ahead:
-            place = 0
             values = call.open(None)
-            while place < call.count:
-                place += 1
+            for _ in range(call.count):
                 try:
                     next(values)
                 except Exception as error:
@@ -503,11 +491,12 @@ class Results:
             ) from None
         self._given += call.count
         self._since += 1
-        if self._chunksize is None and isinstance(call, _Chunk):
-            self._learn(call)
+        self._learn(call)
 
-    def _learn(self, chunk: _Chunk) -> None:
+    def _learn(self, chunk: _Call) -> None:
         """Choose the size of chunks from what one took to be run or read; it grows in steps."""
+        if self._chunksize is not None or not isinstance(chunk, _Chunk):
+            return
         each = max(chunk.seconds / chunk.count, self._input_s)
         fitting = int(_CHUNK_S / each) if each else _GROWTH * chunk.count
         self._size = max(1, min(fitting, max(_GROWTH * chunk.count, self._size)))
@@ -563,7 +552,12 @@ class Results:
             self._input, self._end = None, error
         self._taken += len(items)
         self._input_s = (time.perf_counter() - start) / max(1, len(items))
-        self._look_at(items)
+        values = list(chain.from_iterable(items)) if self._star else items
+        kinds = set(map(type, values))
+        self._apart = self._alone or (
+            not kinds.isdisjoint(_OWN_CALL) and not all(map(_is_copied, values))
+        )
+        self._pickled = not kinds <= _PLAIN
 
     def _send(self) -> bool:
         """Submit what was read; return whether it is on its way.
@@ -574,31 +568,22 @@ class Results:
             try:
                 call = self._submit()
             except Exception as error:
-                if self._ahead and not self._none_under_way:
+                if any(call.opened is None for call in self._ahead):
                     return False
                 count = 1 if self._apart else len(self._unsent)
                 failed: concurrent.futures.Future[Any] = concurrent.futures.Future()
                 failed.set_exception(error)
-                call = _Call(failed, _Origin(self._of, self._taken - len(self._unsent), count))
+                call = _Call(failed, self._of, self._taken - len(self._unsent), count)
             self._ahead.append(call)
             if self._has_raised:
                 call.be_silent()
             del self._unsent[: call.count]
         return True
 
-    def _look_at(self, items: list[Any]) -> None:
-        """Note what kind of items have been read."""
-        values = list(chain.from_iterable(items)) if self._star else items
-        kinds = set(map(type, values))
-        self._apart = self._alone or (
-            not kinds.isdisjoint(_OWN_CALL) and not all(map(_is_copied, values))
-        )
-        self._pickled = not kinds <= _PLAIN
-
     def _submit(self) -> _Call:
         if self._stream.is_gone:
             raise RuntimeError("the Worker of these results was closed before their end")
-        items = self._unsent
+        items, first = self._unsent, self._taken - len(self._unsent)
         if not self._apart:
             try:
                 sent = self._stream.pickle_each(items) if self._pickled else items
@@ -609,16 +594,15 @@ class Results:
             else:
                 bound = self._chunks.signature.bind((sent, self._pickled), {})
                 future = self._stream.submit_bound(lambda: self._plan_of_chunks, bound)
-                origin = _Origin(self._of, self._taken - len(items), len(items))
                 name = self._chunks.__qualname__
-                return _Chunk(self._stream, future, origin, name)
+                return _Chunk(self._stream, name, future, self._of, first, len(items))
         args = items[0] if self._star else (items[0],)
         if self._lasts:
             future = self._stream.submit(self._task, args, {})
         else:
             bound = self._task.signature.bind(args, {})
             future = self._stream.submit_bound(lambda: self._plan_of_single, bound)
-        return _Call(future, _Origin(self._of, self._taken - len(items)))
+        return _Call(future, self._of, first)
 
     @functools.cached_property
     def _plan_of_chunks(self) -> CallPlan:

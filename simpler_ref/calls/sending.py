@@ -112,11 +112,9 @@ class Payload(NamedTuple):
     reads: tuple[bytes, ...] = ()
     """Tensors of the shared arrays that it refers to, each with its tag behind it: not for the worker."""
 
-    def to_bytes(self, number: int | None = None) -> bytes:
-        """Return it with a number, by default one of its own: workers know by it what they have."""
-        if number is None:
-            number = next(_numbers)
-        return _HEAD.pack(number, self.serial, self.how) + self.body
+    def to_bytes(self) -> bytes:
+        """Return it with a number of its own: workers know by it what they have."""
+        return _HEAD.pack(next(_numbers), self.serial, self.how) + self.body
 
     @classmethod
     def from_bytes(cls, raw: bytes | memoryview) -> Payload:
