@@ -249,33 +249,28 @@ class Failures:
         self._noted = self._counted = self.taken = 0
 
 
-class FailureLogger:
-    """The thread that logs failures in time."""
+class FailureLogger(threading.Thread):
+    """Logs the failures of a stream in time, until it ends or the stream is forgotten."""
 
     def __init__(self, stream: Any) -> None:
-        self._ended = threading.Event()
-        self._thread = threading.Thread(
-            target=_log_in_time,
-            args=(weakref.ref(stream), self._ended),
-            name="simpler_ref-failures",
-            daemon=True,
-        )
-        self._thread.start()
+        super().__init__(name="simpler_ref-failures", daemon=True)
+        self._of, self._has_ended = weakref.ref(stream), threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        """Look once a second."""
+        while not self._has_ended.wait(LOGGED_AFTER_S):
+            stream = self._of()
+            if stream is None:
+                return
+            try:
+                stream.log_failures()
+            except Exception:
+                log.exception("telling of calls that have failed has failed itself")
+            del stream
 
     def end(self) -> None:
         """End the thread."""
-        self._ended.set()
-        if self._thread is not threading.current_thread():
-            self._thread.join(LOGGED_AFTER_S)
-
-
-def _log_in_time(reference: weakref.ref[Any], ended: threading.Event) -> None:
-    while not ended.wait(LOGGED_AFTER_S):
-        stream = reference()
-        if stream is None:
-            return
-        try:
-            stream.log_failures()
-        except Exception:
-            log.exception("telling of calls that have failed has failed itself")
-        del stream
+        self._has_ended.set()
+        if self is not threading.current_thread():
+            self.join(LOGGED_AFTER_S)

@@ -19,6 +19,7 @@ import ctypes
 import functools
 import os
 import signal
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -313,25 +314,10 @@ class Inside:
 
 
 # ---------------------------------------------------------------- time limits
+_EVENT, _TIMES = struct.Struct("@Pii48x"), struct.Struct("@4l")
+"""The system's `sigevent`, with a signal, and `itimerspec`: seconds and nanoseconds from one end to the
+next, and until the first."""
 _SIGEV_SIGNAL = 0
-
-
-class _Event(ctypes.Structure):
-    _fields_ = (
-        ("value", ctypes.c_void_p),
-        ("signo", ctypes.c_int),
-        ("notify", ctypes.c_int),
-        ("rest", ctypes.c_char * 48),
-    )
-
-
-class _Times(ctypes.Structure):
-    _fields_ = (
-        ("again_s", ctypes.c_long),
-        ("again_ns", ctypes.c_long),
-        ("s", ctypes.c_long),
-        ("ns", ctypes.c_long),
-    )
 
 
 @functools.cache
@@ -345,15 +331,10 @@ def _timer() -> tuple[Any, ctypes.c_void_p, int]:
     library = ctypes.CDLL(None, use_errno=True)
     if not hasattr(library, "timer_create"):  # glibc before 2.34
         library = ctypes.CDLL("librt.so.1", use_errno=True)
-    library.timer_settime.argtypes = (
-        ctypes.c_void_p,
-        ctypes.c_int,
-        ctypes.c_void_p,
-        ctypes.c_void_p,
-    )
-    timer = ctypes.c_void_p()
-    event = _Event(signo=LIMIT_SIGNAL, notify=_SIGEV_SIGNAL)
-    if library.timer_create(time.CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(timer)):
+    pointer = ctypes.c_void_p
+    library.timer_settime.argtypes = pointer, ctypes.c_int, pointer, pointer
+    timer, event = pointer(), _EVENT.pack(0, LIMIT_SIGNAL, _SIGEV_SIGNAL)
+    if library.timer_create(time.CLOCK_MONOTONIC, event, ctypes.byref(timer)):
         raise OSError(ctypes.get_errno(), "no timer for the time limit of a task")
     return library.timer_settime, timer, os.getpgrp()
 
@@ -367,15 +348,15 @@ def within(seconds: float, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that ends this process, with what it starts until then, if it takes longer."""
     set_timer, timer, group = _timer()
     s, ns = divmod(max(1, int(seconds * 1e9)), 10**9)
-    limit, never = _Times(s=s, ns=ns), _Times()
+    limit, never = _TIMES.pack(0, 0, s, ns), _TIMES.pack(0, 0, 0, 0)
 
     def limited(*args: Any, **kwargs: Any) -> Any:
         _join(0)
-        set_timer(timer, 0, ctypes.byref(limit), None)
+        set_timer(timer, 0, limit, None)
         try:
             return function(*args, **kwargs)
         finally:
-            set_timer(timer, 0, ctypes.byref(never), None)
+            set_timer(timer, 0, never, None)
             _join(group)
 
     return limited

@@ -97,11 +97,7 @@ class CallMethods:
             Not open; inside a task.
         """
         return mapping.results(
-            self._stream(),
-            function,
-            iterables,
-            chunksize=chunksize,
-            timeout=timeout,
+            self._stream(), function, iterables, chunksize=chunksize, timeout=timeout
         )
 
     def starmap(

@@ -61,25 +61,17 @@ class Places:
 
     def __init__(self, mem: Array, party: int, blocks: Blocks) -> None:
         self._mem, self._blocks, self._start = mem, blocks, address_of(mem)
-        library = quick.library()
-        make, set_handler, get_handler = library.simpler_ref_handler, *_numpys_functions()
-        make.restype = get_handler.restype = set_handler.restype = ctypes.py_object
-        make.argtypes = ctypes.py_object, ctypes.c_size_t, ctypes.c_size_t
+        size, number = ctypes.c_size_t, ctypes.c_int64
+        make = _function("handler", ctypes.py_object, ctypes.py_object, size, size)
+        self._wants = _function("wants_place", ctypes.c_int, size)
+        self._add = _function("add_place", number, size, size, number)
+        self._remove = _function("remove_place", number)
+        self._used = _function("array_place", size, ctypes.c_int, ctypes.POINTER(size))
+        self._give = _function("give_place", None, size)
+        set_handler, get_handler = _numpys_functions()
         first, end = (self._start + at for at in span_of_part(mem, party))
         set_handler(make(get_handler(), first, end))
         regions.hide(first, end)
-        self._wants, self._add = library.simpler_ref_wants_place, library.simpler_ref_add_place
-        self._remove, self._used = (
-            library.simpler_ref_remove_place,
-            library.simpler_ref_array_place,
-        )
-        self._give = library.simpler_ref_give_place
-        self._give.restype, self._give.argtypes = None, (ctypes.c_size_t,)
-        self._wants.argtypes = (ctypes.c_size_t,)
-        self._add.argtypes = ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int64
-        self._add.restype = self._remove.restype = ctypes.c_int64
-        self._used.argtypes = ctypes.c_int, ctypes.POINTER(ctypes.c_size_t)
-        self._used.restype = ctypes.c_size_t
         self._pid = os.getpid()
         self._for_child: list[tuple[int, bytes]] | None = []
         os.register_at_fork(
@@ -148,6 +140,11 @@ class Places:
 
 _MOST = 16
 """How many places there are at most."""
+
+
+def _function(name: str, result: Any, *arguments: Any) -> Any:
+    """Return a function of `src/places.c`."""
+    return ctypes.PYFUNCTYPE(result, *arguments)((f"simpler_ref_{name}", quick.library()))
 
 
 def _numpys_functions() -> tuple[Any, Any]:
