@@ -6,10 +6,11 @@ Rule     CALL-ADAPT-1
 from __future__ import annotations
 
 import concurrent.futures
-import multiprocessing
+import multiprocessing.pool
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from multiprocessing.pool import starmapstar  # type: ignore[attr-defined]
 from typing import Any
 
 from ..calls.mapping import Results
@@ -162,8 +163,10 @@ class _Iterator:
             results.deadline = None
 
 
-class Pool:
+class Pool(multiprocessing.pool.Pool):
     """Runs calls in sub workers, for programs that use `multiprocessing.Pool`.
+
+    Methods that are not here are its own: they call these.
 
     Parameters
     ----------
@@ -199,19 +202,13 @@ class Pool:
             max_tasks_per_child=maxtasksperchild,
             worker=worker,
         )
-        self._is_closed = False
+        self._state = multiprocessing.pool.RUN
+        self._pool = range(self._executor._max_workers)  # of which there is the length in its text
 
-    # ------------------------------------------------------------ one call
-    def apply(
-        self,
-        func: Callable[..., Any],
-        args: Iterable[Any] = (),
-        kwds: Mapping[str, Any] | None = None,
-    ) -> Any:
-        """Call a function in a worker, and return its value."""
-        return self.apply_async(func, args, kwds).get()
+    def __del__(self) -> None:
+        """Leave its workers to the end of the executor."""
 
-    def apply_async(
+    def apply_async(  # type: ignore[override]
         self,
         func: Callable[..., Any],
         args: Iterable[Any] = (),
@@ -224,55 +221,30 @@ class Pool:
         future = self._executor.submit(func, *args, **(kwds or {}))
         return AsyncResult([future], future.result, callback, error_callback)
 
-    # ------------------------------------------------------------ many calls
-    def map(
-        self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int | None = None
-    ) -> list[Any]:
-        """Call a function for each item, and return the list of its values."""
-        return self.map_async(func, iterable, chunksize).get()  # type: ignore[no-any-return]
-
-    def map_async(
+    def _map_async(
         self,
-        func: Callable[[Any], Any],
+        func: Callable[..., Any],
         iterable: Iterable[Any],
+        mapper: Any,
         chunksize: int | None = None,
         callback: Callable[[list[Any]], object] | None = None,
         error_callback: Callable[[BaseException], object] | None = None,
     ) -> AsyncResult:
-        """Do so without waiting; see `apply_async`."""
-        rows = [(one,) for one in iterable]
-        return self.starmap_async(func, rows, chunksize, callback, error_callback)
-
-    def starmap(
-        self,
-        func: Callable[..., Any],
-        iterable: Iterable[Iterable[Any]],
-        chunksize: int | None = None,
-    ) -> list[Any]:
-        """Call a function with the arguments in each item, and return the list of its values."""
-        return self.starmap_async(func, iterable, chunksize).get()  # type: ignore[no-any-return]
-
-    def starmap_async(
-        self,
-        func: Callable[..., Any],
-        iterable: Iterable[Iterable[Any]],
-        chunksize: int | None = None,
-        callback: Callable[[list[Any]], object] | None = None,
-        error_callback: Callable[[BaseException], object] | None = None,
-    ) -> AsyncResult:
-        """Do so without waiting; see `apply_async`."""
+        """Call a function for each item, as `map` and `starmap` do and those that do not wait."""
         self._require_open()
-        made = self._executor.map_rows(func, [tuple(one) for one in iterable], chunksize)
+        is_star = mapper is starmapstar
+        rows = [tuple(one) if is_star else (one,) for one in iterable]
+        made = self._executor.map_rows(func, rows, chunksize)
         return AsyncResult(futures_of(made), lambda: list(made), callback, error_callback)
 
-    def imap(
+    def imap(  # type: ignore[override]
         self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int | None = None
     ) -> _Iterator:
         """Return the values for all items, in an iterator; see `Worker.map`."""
         self._require_open()
         return _Iterator(self._executor.lazily("map", func, iterable, chunksize))
 
-    def imap_unordered(
+    def imap_unordered(  # type: ignore[override]
         self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int | None = None
     ) -> _Iterator:
         """Return the values for all items as the calls end, in an iterator."""
@@ -281,16 +253,16 @@ class Pool:
 
     # ------------------------------------------------------------ its end
     def _require_open(self) -> None:
-        if self._is_closed:
+        if self._state != multiprocessing.pool.RUN:
             raise ValueError("Pool not running")
 
     def close(self) -> None:
         """Take no more calls."""
-        self._is_closed = True
+        self._state = multiprocessing.pool.CLOSE
 
     def terminate(self) -> None:
         """Cancel what has not begun, terminate the workers that are the pool's own, and end."""
-        self._is_closed = True
+        self._state = multiprocessing.pool.CLOSE
         self._executor.terminate()
 
     def join(self) -> None:
@@ -301,13 +273,6 @@ class Pool:
         ValueError
             Neither `close` nor `terminate` came before.
         """
-        if not self._is_closed:
+        if self._state == multiprocessing.pool.RUN:
             raise ValueError("Pool is still running")
         self._executor.shutdown()
-
-    def __enter__(self) -> Pool:
-        self._require_open()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.terminate()
