@@ -21,19 +21,8 @@ from .atomics import compare_exchange, fetch_add, load, store, unlikely
 from .journal import note_step
 from .kernel import kernel
 
-(
-    SUBMIT,
-    ALLOC,
-    INPUTS_DONE,
-    POISON,
-    DISPATCH,
-    COMPLETE,
-    FAIL,
-    RELEASE,
-    RECLAIM,
-    RUN_AGAIN,
-    FORGIVE,
-) = range(11)
+SUBMIT, ALLOC, INPUTS_DONE, POISON, DISPATCH, COMPLETE = range(6)
+FAIL, RELEASE, RECLAIM, RUN_AGAIN, FORGIVE = range(6, 11)
 
 
 class Event(NamedTuple):
@@ -48,110 +37,62 @@ class Event(NamedTuple):
     kernels: tuple[str, ...]
     """The kernels that do it."""
     when: str
-    otherwise: str
+    otherwise: str = "refused"
     """What keeps it from a slot in any other state."""
 
 
 EVENTS = (
     Event(
-        "submit",
-        before=(L.FREE,),
-        after=L.PENDING,
-        owner="Orch",
-        kernels=("submit.submit_task", "calls.submit_call"),
-        when="a task takes the slot",
-        otherwise="the free list has no other",
+        *("submit", (L.FREE,), L.PENDING, "Orch", ("submit.submit_task", "calls.submit_call")),
+        "a task takes the slot",
+        "the free list has no other",
     ),
     Event(
-        "alloc",
-        before=(L.FREE,),
-        after=L.COMPLETED,
-        owner="Orch",
-        kernels=("submit.alloc_buffer",),
-        when="a buffer takes the slot",
-        otherwise="the free list has no other",
+        *("alloc", (L.FREE,), L.COMPLETED, "Orch", ("submit.alloc_buffer",)),
+        "a buffer takes the slot",
+        "the free list has no other",
     ),
     Event(
-        "inputs done",
-        before=(L.PENDING,),
-        after=L.READY,
-        owner="Scheduler",
-        kernels=("graph.make_ready", "collect.catch_up"),
-        when="it is wired, and its last live producer is done",
-        otherwise="refused",
+        *("inputs done", (L.PENDING,), L.READY, "Scheduler"),
+        ("graph.make_ready", "collect.catch_up"),
+        "it is wired, and its last live producer is done",
     ),
     Event(
-        "poison",
-        before=(L.PENDING,),
-        after=L.FAILED,
-        owner="Scheduler",
-        kernels=("graph.poison",),
-        when="a producer has failed; or it was pre-dispatched and must not start any more",
-        otherwise="refused",
+        *("poison", (L.PENDING,), L.FAILED, "Scheduler", ("graph.poison",)),
+        "a producer has failed; or it was pre-dispatched and must not start any more",
     ),
     Event(
-        "dispatch",
-        before=(L.READY,),
-        after=L.RUNNING,
-        owner="Scheduler",
-        kernels=("dispatch.assign", "dispatch.start_group", "collect.catch_up"),
-        when="it is given to a worker, or a group to its workers",
-        otherwise="the ready queues and chains have no other",
+        *("dispatch", (L.READY,), L.RUNNING, "Scheduler"),
+        ("dispatch.assign", "dispatch.start_group", "collect.catch_up"),
+        "it is given to a worker, or a group to its workers",
+        "the ready queues and chains have no other",
     ),
     Event(
-        "complete",
-        before=(L.RUNNING,),
-        after=L.COMPLETED,
-        owner="Scheduler",
-        kernels=("graph.complete",),
-        when="the worker, or each worker of a group, succeeded",
-        otherwise="refused",
+        *("complete", (L.RUNNING,), L.COMPLETED, "Scheduler", ("graph.complete",)),
+        "the worker, or each worker of a group, succeeded",
     ),
     Event(
-        "fail",
-        before=(L.READY, L.RUNNING),
-        after=L.FAILED,
-        owner="Scheduler",
-        kernels=("graph.fail",),
-        when="the worker reports an error or dies; or, before it started, the run is cancelled or "
-        "the worker it needs is dead",
-        otherwise="refused",
+        *("fail", (L.READY, L.RUNNING), L.FAILED, "Scheduler", ("graph.fail",)),
+        "the worker reports an error or dies; or, before it started, the run is cancelled or the worker it "
+        "needs is dead",
     ),
     Event(
-        "release",
-        before=(L.COMPLETED, L.FAILED),
-        after=L.CONSUMED,
-        owner="Orch or Scheduler",
-        kernels=("slots.release_ref",),
-        when="the last reference is dropped",
-        otherwise="the task itself holds a reference until it is terminal",
+        *("release", (L.COMPLETED, L.FAILED), L.CONSUMED, "Orch or Scheduler"),
+        ("slots.release_ref",),
+        "the last reference is dropped",
+        "the task itself holds a reference until it is terminal",
     ),
     Event(
-        "reclaim",
-        before=(L.CONSUMED,),
-        after=L.FREE,
-        owner="Orch",
-        kernels=("submit.reclaim",),
-        when="keys, body, slab and slot are reclaimed",
-        otherwise="refused",
+        *("reclaim", (L.CONSUMED,), L.FREE, "Orch", ("submit.reclaim",)),
+        "keys, body, slab and slot are reclaimed",
     ),
     Event(
-        "run again",
-        before=(L.RUNNING,),
-        after=L.READY,
-        owner="Scheduler",
-        kernels=("graph.run_again",),
-        when="its worker has died: of a call that it had not begun, or that may be run again",
-        otherwise="refused",
+        *("run again", (L.RUNNING,), L.READY, "Scheduler", ("graph.run_again",)),
+        "its worker has died: of a call that it had not begun, or that may be run again",
     ),
     Event(
-        "forgive",
-        before=(L.FAILED,),
-        after=L.COMPLETED,
-        owner="Scheduler",
-        kernels=("claims.forgive",),
-        when="all tasks have ended, and others that are submitted do what it should have done",
-        otherwise="refused",
+        *("forgive", (L.FAILED,), L.COMPLETED, "Scheduler", ("claims.forgive",)),
+        "all tasks have ended, and others that are submitted do what it should have done",
     ),
 )
 """Every legal step of a task; an event's number is its index."""
