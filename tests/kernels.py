@@ -26,7 +26,6 @@ from simpler_ref.jit.atomics import (
     load_sc,
     pause,
     store,
-    wire_words,
 )
 from simpler_ref.jit.kernel import BYTES, INT, INTERPRETED, WORDS
 
@@ -182,8 +181,8 @@ def pop_ready(mem, kind):
 
 # ---------------------------------------------------------------- atomics, alone and against each other
 @entry(BYTES)
-def sum_of_words(wire):
-    total, words = 0, wire_words(wire)
+def sum_of_words(words):
+    total = 0
     for i in range(len(words)):
         total += words[i]
     return total

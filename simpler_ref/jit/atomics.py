@@ -221,11 +221,6 @@ def futex_wake(mem, i):
     )
 
 
-def wire_words(wire):
-    """Read wire bytes as words, without a copy; they must not be written."""
-    return np.frombuffer(wire, np.int64, len(wire) // 8)
-
-
 def words_at(address, count):
     """Return some words of memory as an array, without a copy."""
     return np.frombuffer((ctypes.c_int64 * count).from_address(address), np.int64)

@@ -17,7 +17,6 @@ from . import (
     calls,
     claims,
     journal,
-    kernel,
     mailbox,
     program,
     ring,
@@ -28,8 +27,8 @@ from . import (
     waiting,
 )
 from . import layout as L
-from .atomics import fence, fetch_add, now_ns, store, thread_id, wire_words, words_at
-from .kernel import BYTES, INT, WORDS, bind, entry, entry_of
+from .atomics import fence, fetch_add, now_ns, store, thread_id, words_at
+from .kernel import BYTES, INT, WORDS, bind, entry, entry_of, pack_entries, print_entries
 
 Entry = Callable[..., int]
 
@@ -38,26 +37,13 @@ Entry = Callable[..., int]
 open_scope = entry_of(submit.open_scope, WORDS, nogil=False)
 close_scope = entry_of(submit.close_scope, WORDS, nogil=False)
 end_run = entry_of(schedule.end_run, WORDS, nogil=False)
+submit_group_and_pass = entry_of(schedule.submit_and_pass, WORDS, INT, INT, INT, BYTES, nogil=False)
+alloc_buffer = entry_of(submit.alloc_buffer, WORDS, BYTES, nogil=False)
 
 
 @entry(WORDS, INT, INT, BYTES, nogil=False)
-def submit_and_pass(mem, callable_word, counts, wire):
-    if thread_id() != mem[L.ORCH_THREAD]:
-        return L.WRONG_THREAD
-    slot = submit.submit_task(mem, callable_word, counts, 0, wire_words(wire))
-    if slot >= 0:
-        schedule.pass_after_submit(mem)
-    return slot
-
-
-@entry(WORDS, INT, INT, INT, BYTES, nogil=False)
-def submit_group_and_pass(mem, callable_word, counts, members, wire):
-    if thread_id() != mem[L.ORCH_THREAD]:
-        return L.WRONG_THREAD
-    slot = submit.submit_task(mem, callable_word, counts, members, wire_words(wire))
-    if slot >= 0:
-        schedule.pass_after_submit(mem)
-    return slot
+def submit_and_pass(mem, callable_word, counts, words):
+    return schedule.submit_and_pass(mem, callable_word, counts, 0, words)
 
 
 @entry(WORDS, WORDS, WORDS, nogil=True)
@@ -69,24 +55,6 @@ def run_program(mem, words, variables):
     if began != 0:
         journal.note_span(mem, L.JOURNAL_OF_ORCH, L.NOTED_PLAYED, 0, began)
     return code
-
-
-@entry(WORDS, INT, nogil=False)
-def note_submit(mem, began):
-    """Note that a submit of Python has lasted until now."""
-    journal.note_span(mem, L.JOURNAL_OF_ORCH, L.NOTED_SUBMIT, 0, began)
-    return L.OK
-
-
-@entry(WORDS, INT, INT, INT, INT, nogil=False)
-def note_of_orch(mem, what, task, time, value):
-    journal.note(mem, L.JOURNAL_OF_ORCH, what, task, time, value)
-    return L.OK
-
-
-@entry(WORDS, BYTES, nogil=False)
-def alloc_buffer(mem, wire):
-    return submit.alloc_buffer(mem, wire_words(wire))
 
 
 @entry(WORDS, INT, INT, INT, INT, nogil=True)
@@ -143,8 +111,8 @@ def reset_stream(mem):
 
 
 @entry(WORDS, INT, INT, BYTES, nogil=False)
-def call_and_pass(mem, callable_word, counts, wire):
-    slot = calls.submit_call(mem, callable_word, counts, wire_words(wire))
+def call_and_pass(mem, callable_word, counts, words):
+    slot = calls.submit_call(mem, callable_word, counts, words)
     if slot >= 0:
         schedule.pass_after_submit(mem)
     return slot
@@ -152,10 +120,7 @@ def call_and_pass(mem, callable_word, counts, wire):
 
 @entry(WORDS, INT, INT, WORDS, nogil=False)
 def call_from_c(mem, callable_word, counts, words):
-    """Submit a call as `call_and_pass` does, for C.
-
-    Returns  the slot; or, with nothing changed, WOULD_BLOCK, also if there is no stream, or another error
-    """
+    """Submit a call as `call_and_pass` does, for C; WOULD_BLOCK also if there is no stream."""
     if mem[L.STREAM] != L.CALLS:
         return L.WOULD_BLOCK
     slot = calls.submit_call(mem, callable_word, counts, words)
@@ -245,6 +210,7 @@ begin_trace = entry_of(journal.begin_trace, WORDS, INT, nogil=False)
 end_trace = entry_of(journal.end_trace, WORDS, nogil=False)
 ask_collector = entry_of(journal.ask_collector, WORDS, nogil=False)
 collector_loop = entry_of(journal.collector_loop, WORDS, INT, nogil=True)
+note = entry_of(journal.note, WORDS, INT, INT, INT, INT, INT, nogil=False)
 
 
 # ---------------------------------------------------------------- workers
@@ -266,12 +232,6 @@ finish_and_receive_in_thread = entry_of(serve.finish_and_receive, WORDS, INT, IN
 @entry(WORDS, INT, nogil=False)
 def end_look_out(mem, worker):
     waiting.notify(mem, mailbox.worker_at(mem, worker) + L.W_LOOKOUT)
-    return L.OK
-
-
-@entry(WORDS, INT, INT, INT, INT, INT, nogil=False)
-def note_of_worker(mem, worker, what, task, time, value):
-    journal.note(mem, L.JOURNALS_OF_WORKERS + worker, what, task, time, value)
     return L.OK
 
 
@@ -328,12 +288,12 @@ def _found_in(module: Mapping[str, Any]) -> dict[str, Any]:
 
 def pack() -> Path:
     """Put the compiled entries of this module into the package; return the file."""
-    return kernel.pack(list(_found_in(globals()).values()))
+    return pack_entries(list(_found_in(globals()).values()))
 
 
 def print_part(number: int) -> None:
     """Compile a part of this module's entries, and print the code."""
-    kernel.print_part(list(_found_in(globals()).values()), number)
+    print_entries(list(_found_in(globals()).values()), number)
 
 
 _bound: dict[str, Entries] = {}

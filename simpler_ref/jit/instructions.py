@@ -292,11 +292,6 @@ def words_of(context, builder, pointer, count):
     return view._getvalue()
 
 
-@instruction(WORDS, WORDS)
-def wire_words(context, builder, wire):
-    return wire
-
-
 @instruction(WORDS, INT, INT)
 def words_at(context, builder, address, count):
     return words_of(context, builder, builder.inttoptr(address, _I64.as_pointer()), count)

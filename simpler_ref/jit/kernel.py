@@ -43,7 +43,7 @@ INTERPRETED: bool = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 F = TypeVar("F", bound=Callable[..., Any])
 
 WORDS, BYTES, INT = "w", "b", "i"
-"""What an entry takes: an array of words; bytes, which it reads as words; an integer."""
+"""What an entry takes: an array of words; bytes, which it reads as words, at the end; an integer."""
 
 KERNELS: list[Callable[..., Any]] = []
 """Functions that compiled code calls, compiled."""
@@ -254,7 +254,7 @@ def compile_apart() -> list[bytes] | None:
             one.communicate()
 
 
-def print_part(entries: Sequence[Entry], number: int) -> None:
+def print_entries(entries: Sequence[Entry], number: int) -> None:
     """Compile a part of some entries, and print the code; see `compile_apart`."""
     from . import compiler
 
@@ -274,10 +274,16 @@ def entry(*signature: str, nogil: bool, stamp: str = STAMP) -> Callable[[F], F]:
     """
 
     def wrap(func: F) -> F:
-        if INTERPRETED:
-            func.entry_signature = signature  # type: ignore[attr-defined]
-            return func
-        return cast(F, Entry(func, signature, stamp, nogil))
+        if not INTERPRETED:
+            return cast(F, Entry(func, signature, stamp, nogil))
+
+        @functools.wraps(func)
+        def call(*args: Any) -> Any:
+            return func(*args[:-1], np.frombuffer(args[-1], np.int64, len(args[-1]) // 8))
+
+        made = call if BYTES in signature else func
+        made.entry_signature = signature  # type: ignore[attr-defined]
+        return cast(F, made)
 
     return wrap
 
@@ -287,7 +293,7 @@ def entry_of(kernel: F, *signature: str, nogil: bool) -> F:
     return entry(*signature, nogil=nogil)(kernel)
 
 
-def pack(functions: Sequence[Callable[..., Any]]) -> Path:
+def pack_entries(functions: Sequence[Callable[..., Any]]) -> Path:
     """Put the code of some entries into the package, where `bind` finds it first; return the file."""
     return _Compiled(cast(Sequence[Entry], functions), in_two=True).pack()
 

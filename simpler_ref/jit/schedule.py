@@ -59,6 +59,7 @@ from .atomics import (
     now_ns,
     pause,
     store,
+    thread_id,
     unlikely,
     yield_core,
 )
@@ -74,7 +75,7 @@ from .mailbox import STATE_MASK, is_done, worker_at
 from .queues import has_candidate, has_ready, take_consumed
 from .ring import reset_to_empty
 from .slots import kind_of
-from .submit import edges_at, reclaim
+from .submit import edges_at, reclaim, submit_task
 from .tensormap import reset as reset_map
 from .waiting import be_awake, commit, notify, prepare
 
@@ -203,6 +204,17 @@ def pass_after_submit(mem):
         fence()  # pairs with the one in `scheduler_loop`: it sees the entry, or this sees it parked
         notify(mem, L.PARK_SCHED)
     have_time_kept(mem)
+
+
+@kernel
+def submit_and_pass(mem, callable_word, counts, members, words):
+    """Submit a task or a group, as `submit_task` does, with the pass that it needs, or WRONG_THREAD."""
+    if thread_id() != mem[L.ORCH_THREAD]:
+        return L.WRONG_THREAD
+    slot = submit_task(mem, callable_word, counts, members, words)
+    if slot >= 0:
+        pass_after_submit(mem)
+    return slot
 
 
 @kernel

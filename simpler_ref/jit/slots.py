@@ -73,8 +73,8 @@ EVENTS = (
     ),
     Event(
         *("fail", (L.READY, L.RUNNING), L.FAILED, "Scheduler", ("graph.fail",)),
-        "the worker reports an error or dies; or, before it started, the run is cancelled or the worker it "
-        "needs is dead",
+        "the worker reports an error or dies; or, before it started, the run is cancelled or the worker "
+        "it needs is dead",
     ),
     Event(
         *("release", (L.COMPLETED, L.FAILED), L.CONSUMED, "Orch or Scheduler"),

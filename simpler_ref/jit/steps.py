@@ -9,7 +9,7 @@ from __future__ import annotations
 from . import claims, dispatch, graph, mailbox, queues, schedule, serve, slots, submit
 from . import collect as collecting
 from . import layout as L
-from .atomics import exchange, load, wire_words
+from .atomics import exchange, load
 from .kernel import BYTES, INT, WORDS, entry, entry_of
 
 # ---------------------------------------------------------------- Orch thread
@@ -17,9 +17,9 @@ register_task = entry_of(submit.register_task, WORDS, INT, nogil=False)
 
 
 @entry(WORDS, INT, INT, INT, BYTES, nogil=False)
-def submit_task(mem, callable_word, counts, members, wire):
+def submit_task(mem, callable_word, counts, members, words):
     """Submit, without the pass that follows."""
-    return submit.submit_task(mem, callable_word, counts, members, wire_words(wire))
+    return submit.submit_task(mem, callable_word, counts, members, words)
 
 
 @entry(WORDS, nogil=False)
@@ -121,9 +121,9 @@ def write_state(mem, worker, word):
 
 
 @entry(WORDS, INT, INT, INT, BYTES, nogil=False)
-def encode(mem, worker, callable_word, counts, wire):
+def encode(mem, worker, callable_word, counts, words):
     """Write a frame for a task that goes no further: it is cancelled. There are no others."""
-    slot = submit.submit_task(mem, callable_word, counts, 0, wire_words(wire))
+    slot = submit.submit_task(mem, callable_word, counts, 0, words)
     if slot < 0:
         return slot
     slot &= ~L.AUTO_OUTPUT

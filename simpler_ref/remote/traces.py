@@ -15,6 +15,7 @@ import time
 from typing import IO, Any, BinaryIO
 
 from ..errors import TransferError
+from ..jit import layout as L
 from ..workers.reports import cut_utf8, describe_exception
 from . import records
 from .frames import Frame, OwnFrameType
@@ -215,4 +216,4 @@ class SessionTrace:
 
     def _note(self, what: int, task: int, time_ns: int, value: int) -> None:
         """Put a note into the journal of the thread that serves frames, which is the Orch thread, too."""
-        self._kernels.note_of_orch(self._mem, what, task, time_ns, value)
+        self._kernels.note(self._mem, L.JOURNAL_OF_ORCH, what, task, time_ns, value)

@@ -184,7 +184,7 @@ class TraceRecorder:
 
     def _noting(self, submit: Callable[..., int], span: bool) -> Callable[..., int]:
         """Return an entry that notes the line that submits; with `span`, also how long it took."""
-        mem, note_submit = self._mem, self._plain.note_submit
+        mem, note = self._mem, self._plain.note
         view, number = self._engine.view, self._number
 
         def noting(*args: Any) -> int:
@@ -195,7 +195,7 @@ class TraceRecorder:
             began = time.monotonic_ns()
             result = submit(*args)
             if span:
-                note_submit(mem, began)
+                note(mem, L.JOURNAL_OF_ORCH, L.NOTED_SUBMIT, 0, began, time.monotonic_ns())
             return result
 
         return noting

@@ -97,10 +97,8 @@ class Guard:
         return HazardError(_message(seen, first, last), kind=KIND)
 
     def _note(self, one: Input, first: int, last: int) -> None:
-        mailbox = self._mailbox
-        engine, word = mailbox.engine, L.NOTED_WROTE | one.number << 8
-        number, low, high = mailbox.task_number, min(first, last), max(first, last) + 1
-        engine.kernels.note_of_worker(engine.mem, mailbox.worker, word, number, low, high)
+        word, low, high = L.NOTED_WROTE | one.number << 8, min(first, last), max(first, last) + 1
+        self._mailbox.note(word, self._mailbox.task_number, low, high)
 
 
 # ---------------------------------------------------------------- before and after

@@ -90,15 +90,13 @@ CALLERS = {
         *("ring_alloc", "ring_release", "ring_reset", "map_lookup", "map_insert", "map_erase"),
         *("drop_call", "hold_block", "has_settled", "want_orch", "settle_deaths", "strand"),
         *("drop_forgotten", "cancel_call", "cancel_calls", "take_failed", "hand_on", "forgive_all"),
-        *("call_from_c", "read_outcome_from_c"),
-        *("begin_trace", "end_trace", "ask_collector", "note_submit"),
-        "note_of_orch",
+        *("begin_trace", "end_trace", "ask_collector", "call_from_c", "read_outcome_from_c"),
     ),
     "Scheduler thread": ("scheduler_loop",),
     "worker": (
         *("finish_and_receive", "finish_and_receive_in_thread", "run_leaves"),
         *("finish_control_and_receive", "park_and_receive", "remember", "note_code"),
-        *("forget_digests", "note_of_worker", "report_ready", "task_ahead", "task_behind"),
+        *("forget_digests", "note", "report_ready", "task_ahead", "task_behind"),
         *("look_out", "end_look_out"),
     ),
     "requester": (

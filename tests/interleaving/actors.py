@@ -324,7 +324,6 @@ STAND_INS = {
     atomics.keep_off_core: lambda thread, core: False,
     atomics.let_on_core: lambda core: None,
     atomics.thread_id: lambda: 1,
-    atomics.wire_words: lambda wire: wire,
     slots.step: _step,
 }
 """What the kernels call instead while a world is played."""

@@ -346,7 +346,8 @@ class MailboxView:
 
     def note(self, what: int, task: int, time: int, value: int) -> None:
         """Put a note into the worker's journal."""
-        self.engine.kernels.note_of_worker(self.engine.mem, self.worker, what, task, time, value)
+        journal = L.JOURNALS_OF_WORKERS + self.worker
+        self.engine.kernels.note(self.engine.mem, journal, what, task, time, value)
 
     def take_dump_marks(self) -> list[tuple[int, int, bytes]]:
         """Return what is to be dumped of the current task: numbers of tensors, when, and the tensors.
