@@ -13,7 +13,7 @@ from importlib import import_module
 
 import numpy as np
 
-from simpler_ref.jit import atomics, mailbox, queues
+from simpler_ref.jit import atomics, mailbox
 from simpler_ref.jit import kernel as _kernel
 from simpler_ref.jit import layout as L
 from simpler_ref.jit import serve as _serve
@@ -170,15 +170,6 @@ def watch_answers(mem, worker, rounds):
 
 
 # ---------------------------------------------------------------- ready queues, consumed chain, table
-@entry(WORDS, INT)
-def pop_ready(mem, kind):
-    if queues.ready_empty(mem, kind):
-        return L.NONE
-    slot = queues.first_ready(mem, kind)
-    queues.drop_first_ready(mem, kind)
-    return slot
-
-
 # ---------------------------------------------------------------- atomics, alone and against each other
 @entry(BYTES)
 def sum_of_words(words):

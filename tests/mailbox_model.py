@@ -53,7 +53,7 @@ class MailboxModel:
         """Return what tells two situations apart."""
         mem, w = self.mem, self._worker
         words = (L.W_GIVEN, L.W_AT, L.W_TAIL, L.W_COLLECTED, L.W_USABLE, L.W_CLAIM, L.W_DEATH)
-        waiting = mem[L.READY_TAIL + L.SUB] - mem[L.READY_HEAD + L.SUB]
+        waiting = len(self.driver.ready_queue(L.SUB))
         waiting_to_be_wired = mem[L.WIRING_PUSHED] - mem[L.WIRING_TAKEN]
         seen = mem[L.DEATHS] == mem[L.DEATHS_SEEN], mem[L.RUN_ERROR] != 0
         return (

@@ -73,7 +73,7 @@ def live_words(driver):
         parts.append((first + L.W_SINCE + 1, first + L.W_CACHE))
         parts.append((first + L.W_SLOT, first + L.W_MAILBOX + L.MAIL_COMMAND + 1))
     fifos = range(L.A_FIFO, L.A_FIFO + int(mem[L.RINGS]))
-    for queue in (L.A_WIRING, L.A_READY, L.A_READY + L.SUB, *fifos):
+    for queue in (L.A_WIRING, *fifos):
         parts.append((int(mem[queue]), int(mem[queue]) + few))
     sizes = {L.A_SLOTS: int(mem[L.WINDOW]) * L.SLOT_WORDS, L.A_SPILL: 4 * L.SPILL_SMALLEST}
     parts += [(int(mem[area]), int(mem[area]) + size) for area, size in sizes.items()]

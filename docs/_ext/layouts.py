@@ -236,7 +236,6 @@ AREAS = {  # where it begins: what is in it
     L.A_CALLABLES: "digests of callables",
     L.A_WIRING: "wiring queue",
     L.A_FIFO: "FIFOs of the rings",
-    L.A_READY: "ready queues",
     L.A_MAP: "TensorMap, two areas",
     L.A_SLOTS: "slots",
     L.A_SPILL: "long bodies",

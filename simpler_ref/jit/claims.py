@@ -24,7 +24,7 @@ from .collect import handle_deaths, skip_waiting
 from .graph import cancel_one, wire_all
 from .kernel import kernel
 from .mailbox import empty_mailbox, grant_claim, make_idle, worker_at
-from .queues import has_ready, pop_affinity, push_affinity
+from .queues import has_ready, pop_affinity, push_ready
 from .slots import FORGIVE, step
 from .submit import request_cancel
 from .waiting import notify
@@ -159,10 +159,10 @@ def hand_on(mem, worker, other):
     """
     become_scheduler(mem)
     w = worker_at(mem, worker)
-    while mem[w + L.W_AFFINITY_HEAD] != L.NONE:
+    while mem[w + L.W_AFFINITY] != L.NONE:
         slot = pop_affinity(mem, w, L.NEXT_LEVEL)
         mem[slot + L.S_CALLABLE] += (other - worker) << L.WORD_WORKER
-        push_affinity(mem, worker_at(mem, other), L.NEXT_LEVEL, slot)
+        push_ready(mem, slot)
     hand_over(mem)
 
 

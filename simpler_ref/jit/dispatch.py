@@ -25,13 +25,13 @@ from .journal import note, number_of
 from .kernel import kernel
 from .mailbox import awaited, encode, frame_after, worker_at
 from .queues import (
-    drop_first_ready,
     first_candidate,
     first_ready,
     has_candidate,
+    has_ready,
     pop_affinity,
+    pop_ready,
     push_candidate,
-    ready_empty,
 )
 from .slots import DISPATCH, affinity_of, step
 from .submit import edges_at, members_at, scalars_at, tensors_at
@@ -167,20 +167,20 @@ def dispatch_ready(mem, kind):
     Rule     SCHED-DISPATCH-4, SCHED-READY-3, WM-PLACE-1, WM-PLACE-3
     """
     moved = 0
-    while not ready_empty(mem, kind):
+    while first_ready(mem, kind) != L.NONE:
         slot = first_ready(mem, kind)
         members = int(mem[slot + L.S_MEMBERS])
         if load(mem, L.CANCEL) != 0:
-            drop_first_ready(mem, kind)
+            pop_ready(mem, kind)
             cancel_ready(mem, slot)
         elif members != 0:
             lost = lost_member(mem, slot, kind)
             if lost != NO_WORKER:
-                drop_first_ready(mem, kind)
+                pop_ready(mem, kind)
                 lose(mem, slot, lost)
                 mem[L.STUCK_SINCE + kind] = 0
             elif group_fits(mem, slot, kind):
-                drop_first_ready(mem, kind)
+                pop_ready(mem, kind)
                 start_group(mem, slot, kind)
                 mem[L.STUCK_SINCE + kind] = 0
             else:
@@ -195,15 +195,15 @@ def dispatch_ready(mem, kind):
             if worker == NO_WORKER:
                 if any_usable(mem, kind, 1) or get_successors(mem):
                     break
-                drop_first_ready(mem, kind)
+                pop_ready(mem, kind)
                 lose(mem, slot, ANY_WORKER)
             else:
-                drop_first_ready(mem, kind)
+                pop_ready(mem, kind)
                 mem[L.DEFERRED_SINCE + kind] = 0
                 assign(mem, slot, worker)
         moved += 1
     mem[L.DEFERRED_SINCE + kind] = 0
-    if ready_empty(mem, kind):
+    if first_ready(mem, kind) == L.NONE:
         mem[L.STUCK_SINCE + kind] = 0
     return moved
 
@@ -243,14 +243,15 @@ def may_start_affinity(mem, w, kind):
 
     Rule     WM-AFF-4
     """
-    slot = int(mem[w + L.W_AFFINITY_HEAD])
+    slot = int(mem[w + L.W_AFFINITY])
     if slot == L.NONE:
         return False
     if load(mem, L.CANCEL) != 0 or (mem[w + L.W_USABLE] == 0 and not get_successors(mem)):
         return True
     if not has_room(mem, w):
         return False
-    return ready_empty(mem, kind) or mem[slot + L.S_ORDER] < mem[first_ready(mem, kind) + L.S_ORDER]
+    other = first_ready(mem, kind)
+    return other == L.NONE or mem[slot + L.S_ORDER] < mem[other + L.S_ORDER]
 
 
 @kernel
@@ -384,7 +385,7 @@ def dispatch_candidates(mem, kind):
     moved = 0
     paused = mem[L.READY_ORDER] < mem[L.PREDISPATCH_AFTER] or load(mem, L.RUN_ERROR) != 0
     while has_candidate(mem, kind):
-        if not ready_empty(mem, kind) or mem[L.AFFINITY + kind] != 0 or load(mem, L.CANCEL) != 0:
+        if has_ready(mem, kind) or load(mem, L.CANCEL) != 0:
             return moved
         slot = first_candidate(mem, kind)
         if not paused and may_predispatch(mem, slot):

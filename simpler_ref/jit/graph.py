@@ -13,13 +13,11 @@ from .journal import note_step
 from .kernel import kernel
 from .mailbox import copy_words, worker_at
 from .queues import (
+    first_ready,
     pop_wiring,
-    push_affinity,
     push_candidate,
     push_consumed,
     push_ready,
-    ready_empty,
-    remove_affinity,
     remove_ready,
 )
 from .slots import (
@@ -30,7 +28,6 @@ from .slots import (
     RELEASE,
     RUN_AGAIN,
     acquire_ref,
-    affinity_of,
     is_in_frame,
     kind_of,
     release_ref,
@@ -176,14 +173,9 @@ def make_ready(mem, slot):
 
 @kernel
 def queue_ready(mem, slot):
-    kind = kind_of(mem, slot)
     mem[slot + L.S_ORDER] = mem[L.READY_ORDER]
     mem[L.READY_ORDER] += 1
-    worker = affinity_of(mem, slot)
-    if worker < 0:
-        push_ready(mem, kind, slot)
-    else:
-        push_affinity(mem, worker_at(mem, worker), kind, slot)
+    push_ready(mem, slot)
 
 
 # ---------------------------------------------------------------- calls whose worker has died
@@ -304,13 +296,9 @@ def cancel_one(mem, slot):
         return True
     if state != L.READY:
         return False
-    kind, worker = kind_of(mem, slot), affinity_of(mem, slot)
-    if worker < 0:
-        remove_ready(mem, kind, slot)
-        if ready_empty(mem, kind):
-            mem[L.DEFERRED_SINCE + kind] = 0
-    else:
-        remove_affinity(mem, worker_at(mem, worker), kind, slot)
+    remove_ready(mem, slot)
+    if first_ready(mem, kind_of(mem, slot)) == L.NONE:
+        mem[L.DEFERRED_SINCE + kind_of(mem, slot)] = 0
     cancel_ready(mem, slot)
     return True
 

@@ -77,7 +77,7 @@ def plan(
     `blocks_size` bytes for values are the part of each worker, and of the parent. The last `endpoints` of
     the next-level workers get only tasks that name them.
 
-    Only the parent uses the words from PRIVATE on: ready queues, TensorMap, slots.
+    Only the parent uses the words from PRIVATE on: TensorMap, slots.
     """
     workers = next_level + sub
     circular = max(CIRCULAR_SMALLEST, round_up_pow2(window))
@@ -94,7 +94,6 @@ def plan(
         ID_WINDOW: id_window,
         DEPTH: depth,
         WORKER_STRIDE: depth * WORKER_WORDS,
-        **{READY_MASK + kind: CIRCULAR_SMALLEST - 1 for kind in (NEXT_LEVEL, SUB)},
         **{FIFO_MASK + ring: CIRCULAR_SMALLEST - 1 for ring in range(rings)},
     }
     end = HEADER_WORDS
@@ -118,8 +117,6 @@ def plan(
         notes = BIG_JOURNAL if journal < JOURNALS_OF_WORKERS else SMALL_JOURNAL
         words[journal_offset(words[A_JOURNALS], journal) + J_MASK] = notes - 1
     end = words[PRIVATE] = round_up(end, PAGE_WORDS)
-    for kind in (NEXT_LEVEL, SUB):
-        area(A_READY + kind, circular)
     entries = max(MAP_SMALLEST, 4 * round_up_pow2(window))
     words[MAP_AREA] = entries
     for half in (0, 1):

@@ -279,12 +279,12 @@ def empty_mailbox(mem, worker):
     Rule     CALL-WORKER-4
     """
     w = block = worker_at(mem, worker)
-    head, tail = mem[w + L.W_AFFINITY_HEAD], mem[w + L.W_AFFINITY_TAIL]
+    first, last = mem[w + L.W_AFFINITY], mem[w + L.W_AFFINITY + 1]
     for _ in range(mem[L.DEPTH]):
         for k in range(L.W_TRACE + 1):
             mem[block + k] = 0
         block += L.WORKER_WORDS
-    mem[w + L.W_AFFINITY_HEAD], mem[w + L.W_AFFINITY_TAIL] = head, tail
+    mem[w + L.W_AFFINITY], mem[w + L.W_AFFINITY + 1] = first, last
 
 
 # ---------------------------------------------------------------- control requests (parent side)

@@ -1,11 +1,12 @@
-"""The queues between the actors: circular arrays of slots and one chain.
+"""The queues between the actors: arrays of slots, and chains through them.
 
-wiring      Orch → Scheduler, single producer, single consumer, lock-free
-ready       one per worker type, inside the Scheduler; it grows to hold every live task, and an emptied
-            one is small again
-affinity    one chain per worker: ready tasks that only this worker may run
-candidates  one per worker type: hints at tasks that could be pre-dispatched
-consumed    a chain through the slots, Scheduler → Orch, passed on under the pass lock
+wiring      Orch → Scheduler, single producer, single consumer, lock-free: a circular array
+ready       one chain per worker type, inside the Scheduler, and one per worker: ready tasks that only
+            this worker may run (its affinity chain)
+candidates  one array per worker type: hints at tasks that could be pre-dispatched
+consumed    a chain, Scheduler → Orch, passed on under the pass lock
+
+A ready chain is two words, its oldest task and, unless that is NONE, its newest.
 
 Rule     ORCH-BACK-6, SCHED-CONSUME-1, SCHED-CONSUME-2, SCHED-READY-3, WM-AFF-4
 """
@@ -15,7 +16,8 @@ from __future__ import annotations
 from . import layout as L
 from .atomics import load, store
 from .kernel import kernel
-from .slots import kind_of
+from .mailbox import worker_at
+from .slots import affinity_of, kind_of
 
 WIRING_MASK = L.WIRING_CAPACITY - 1
 
@@ -55,106 +57,70 @@ def pop_wiring(mem):
 
 
 @kernel
-def ready_empty(mem, kind):
-    return mem[L.READY_HEAD + kind] == mem[L.READY_TAIL + kind]
+def first_ready(mem, kind):
+    """Return the oldest ready task that any worker of a type may run, or NONE."""
+    return int(mem[L.READY + 2 * kind])
 
 
 @kernel
 def has_ready(mem, kind):
     """Say whether a task of a worker type is ready, with or without an affinity."""
-    return mem[L.AFFINITY + kind] != 0 or not ready_empty(mem, kind)
+    return mem[L.AFFINITY + kind] != 0 or first_ready(mem, kind) != L.NONE
 
 
 @kernel
-def double(mem, base, first, words, mask):
-    """Double a circular array's capacity: move each entry to its new position.
-
-    Returns  the new mask
-    """
-    wider = 2 * mask + 1
-    for position in range(first, first + mask + 1):
-        old = base + (position & mask) * words
-        new = base + (position & wider) * words
-        if new != old:
-            for k in range(words):
-                mem[new + k] = mem[old + k]
-    return wider
+def chain_of(mem, slot):
+    """Return where a ready task waits: the chain of its worker type, or of the one worker for it."""
+    worker = affinity_of(mem, slot)
+    if worker < 0:
+        return L.READY + 2 * kind_of(mem, slot)
+    return worker_at(mem, worker) + L.W_AFFINITY
 
 
 @kernel
-def push_ready(mem, kind, slot):
-    """Append a task whose producers are all done."""
-    base = int(mem[L.A_READY + kind])
-    head = int(mem[L.READY_HEAD + kind])
-    tail = int(mem[L.READY_TAIL + kind])
-    if tail - head > mem[L.READY_MASK + kind]:
-        mem[L.READY_MASK + kind] = double(mem, base, head, 1, int(mem[L.READY_MASK + kind]))
-    mem[base + (tail & int(mem[L.READY_MASK + kind]))] = slot
-    mem[L.READY_TAIL + kind] = tail + 1
-
-
-@kernel
-def first_ready(mem, kind):
-    head = int(mem[L.READY_HEAD + kind])
-    return int(mem[int(mem[L.A_READY + kind]) + (head & int(mem[L.READY_MASK + kind]))])
-
-
-@kernel
-def drop_first_ready(mem, kind):
-    """Remove the oldest ready task; an emptied queue starts over where its memory is warm."""
-    mem[L.READY_HEAD + kind] += 1
-    if ready_empty(mem, kind):
-        mem[L.READY_HEAD + kind] = 0
-        mem[L.READY_TAIL + kind] = 0
-        mem[L.READY_MASK + kind] = L.CIRCULAR_SMALLEST - 1
-
-
-@kernel
-def remove_ready(mem, kind, slot):
-    """Remove a ready task from anywhere in its queue; those before it move up by one."""
-    base, mask = int(mem[L.A_READY + kind]), int(mem[L.READY_MASK + kind])
-    at = int(mem[L.READY_HEAD + kind])
-    before = L.NONE
-    while before != slot:
-        here = base + (at & mask)
-        before, mem[here] = int(mem[here]), before
-        at += 1
-    drop_first_ready(mem, kind)
-
-
-@kernel
-def push_affinity(mem, w, kind, slot):
-    """Append a ready task to the chain of the only worker that may run it."""
+def push_ready(mem, slot):
+    """Append a task whose producers are all done to its chain."""
+    chain, kind, is_named = chain_of(mem, slot), kind_of(mem, slot), affinity_of(mem, slot) >= 0
     mem[slot + L.S_NEXT] = L.NONE
-    tail = int(mem[w + L.W_AFFINITY_TAIL])
-    if tail == L.NONE:
-        mem[w + L.W_AFFINITY_HEAD] = slot
+    if mem[chain] == L.NONE:
+        mem[chain] = slot
     else:
-        mem[tail + L.S_NEXT] = slot
-    mem[w + L.W_AFFINITY_TAIL] = slot
-    mem[L.AFFINITY + kind] += 1
+        mem[mem[chain + 1] + L.S_NEXT] = slot
+    mem[chain + 1] = slot
+    mem[L.AFFINITY + kind] += is_named
+
+
+@kernel
+def pop_ready(mem, kind):
+    """Take the oldest ready task that any worker of a type may run (there is one)."""
+    slot = first_ready(mem, kind)
+    mem[L.READY + 2 * kind] = mem[slot + L.S_NEXT]
+    return slot
 
 
 @kernel
 def pop_affinity(mem, w, kind):
-    """Take the oldest task of a worker's chain (it is not empty)."""
-    slot = int(mem[w + L.W_AFFINITY_HEAD])
-    mem[w + L.W_AFFINITY_HEAD] = mem[slot + L.S_NEXT]
-    if mem[w + L.W_AFFINITY_HEAD] == L.NONE:
-        mem[w + L.W_AFFINITY_TAIL] = L.NONE
+    """Take the oldest task of a worker's chain (there is one)."""
+    slot = int(mem[w + L.W_AFFINITY])
+    mem[w + L.W_AFFINITY] = mem[slot + L.S_NEXT]
     mem[L.AFFINITY + kind] -= 1
     return slot
 
 
 @kernel
-def remove_affinity(mem, w, kind, slot):
-    """Remove a ready task from anywhere in the chain of its worker: the others go around once."""
-    last = int(mem[w + L.W_AFFINITY_TAIL])
-    other = L.NONE
-    while other != last:
-        other = pop_affinity(mem, w, kind)
-        if other != slot:
-            push_affinity(mem, w, kind, other)
+def remove_ready(mem, slot):
+    """Remove a ready task from anywhere in its chain."""
+    chain = chain_of(mem, slot)
+    before, at, after = L.NONE, int(mem[chain]), int(mem[slot + L.S_NEXT])
+    while at != slot:
+        before, at = at, int(mem[at + L.S_NEXT])
+    if before == L.NONE:
+        mem[chain] = after
+    else:
+        mem[before + L.S_NEXT] = after
+    if after == L.NONE:
+        mem[chain + 1] = before
+    mem[L.AFFINITY + kind_of(mem, slot)] -= affinity_of(mem, slot) >= 0
 
 
 @kernel

@@ -56,7 +56,6 @@ from . import layout as L
 from .atomics import store, unlikely
 from .journal import note_held
 from .kernel import kernel
-from .queues import double
 
 LINE = L.LINE
 RING_BLOCK = L.RING_BLOCK
@@ -176,6 +175,22 @@ def make_fifo_room(mem, ring):
     alive, mask = int(mem[r + L.R_ALIVE]), int(mem[L.FIFO_MASK + ring])
     if 2 * (last + 1 - alive) > mask + 1:
         mem[L.FIFO_MASK + ring] = double(mem, int(mem[L.A_FIFO + ring]), alive, L.FIFO_WORDS, mask)
+
+
+@kernel
+def double(mem, base, first, words, mask):
+    """Double a circular array's capacity: move each entry to its new position.
+
+    Returns  the new mask
+    """
+    wider = 2 * mask + 1
+    for position in range(first, first + mask + 1):
+        old = base + (position & mask) * words
+        new = base + (position & wider) * words
+        if new != old:
+            for k in range(words):
+                mem[new + k] = mem[old + k]
+    return wider
 
 
 @kernel

@@ -68,10 +68,7 @@ def dispatch_to(mem, slot, worker):
     in_pool = mem[L.POOL_FIRST + kind] <= worker and worker < mem[L.POOL_END + kind]
     if not in_pool or not dispatch.has_room(mem, w) or (named >= 0 and named != worker):
         return L.ILLEGAL
-    if named >= 0:
-        queues.remove_affinity(mem, w, kind, slot)
-    else:
-        queues.remove_ready(mem, kind, slot)
+    queues.remove_ready(mem, slot)
     dispatch.assign(mem, slot, worker)
     dispatch.wake_sleepers(mem, kind)
     return L.OK
@@ -134,7 +131,7 @@ def encode(mem, worker, callable_word, counts, words):
     mem[frame + L.W_LAST_CALLABLE] = 0
     at = submit.tensors_at(mem, slot)
     mailbox.encode(mem, frame, slot, counts, at, submit.scalars_at(mem, slot))
-    queues.drop_first_ready(mem, slots.kind_of(mem, slot))
+    queues.pop_ready(mem, slots.kind_of(mem, slot))
     graph.cancel_ready(mem, slot)
     submit.reclaim(mem, queues.take_consumed(mem))
     return L.OK

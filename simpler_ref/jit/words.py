@@ -284,8 +284,7 @@ W_TAIL = WORKER.word(
 W_GIVEN = WORKER.word("tasks sent, not collected", hint="`has_work`, `kill_busy`, `pass_in_bulk`")
 W_COLLECTED = WORKER.word("1: it is idle, its mailbox still says TASK_DONE")
 W_USABLE = WORKER.word("`ALIVE` from INIT_DONE to its death; `CLAIMED` while a requester has it")
-W_AFFINITY_HEAD = WORKER.word("oldest ready task with an affinity for this worker")
-W_AFFINITY_TAIL = WORKER.word("its newest")
+W_AFFINITY = WORKER.word("chain of the ready tasks that only this worker may run", words=2)
 W_UNTOLD = WORKER.word("1: it was sent a task in this pass, and may sleep")
 
 WORKER.line("what its task waits for", "Scheduler", "worker", "mailbox")
@@ -343,7 +342,6 @@ WORKERS = HEADER.word("workers of both types")
 POOL_FIRST = HEADER.word("first worker of each type's pool", words=2)
 POOL_END = HEADER.word("one past its last", words=2)
 POOL_OPEN = HEADER.word("one past the last that takes tasks which name no worker", words=2)
-A_READY = HEADER.word("ready queue of each worker type", words=2)
 DEFER_NS = HEADER.word("how long a ready task is deferred for a worker that is awake")
 
 HEADER.parties(read="Scheduler, worker")
@@ -452,8 +450,7 @@ CANDIDATES_CAPACITY = 256
 FIRST_PENALTY, MOST_PENALTY = 16, 1024  # bounds of PREDISPATCH_PENALTY
 
 SCHED = HEADER.line("the Scheduler's queues", "Scheduler", "Scheduler", "lock")
-READY_HEAD = HEADER.word("oldest task of each ready queue", words=2, hint="Orch")
-READY_TAIL = HEADER.word("one past its newest", words=2, hint="Orch")
+READY = HEADER.word("chain of the ready tasks of each worker type", words=4, hint="Orch")
 BUSY = HEADER.word("workers that have a task", hint="`has_work`")
 CONSUMED_HEAD = HEADER.word("chain of CONSUMED slots, for the Orch thread", hint="`help_scheduler`")
 DEATHS_SEEN = HEADER.word("value of `DEATHS` that was acted on", hint="`has_work`")
@@ -474,7 +471,6 @@ ERROR_WORKER = HEADER.word("its worker, −1 if it never ran")
 ERROR_CALLABLE = HEADER.word("its callable word")
 
 HEADER.line("ready tasks", "Scheduler", "Scheduler", "lock")
-READY_MASK = HEADER.word("capacity of each ready queue, minus 1; it doubles as needed", words=2)
 READY_ORDER = HEADER.word("tasks that ever became ready")
 RETIRING = HEADER.word("chain of terminal tasks, for `retire`")
 HEADER.parties(read="Scheduler; Orch and Scheduler thread as hint")

@@ -38,7 +38,7 @@ def name_of(mem, i):
             what = f"note {(place - L.JOURNAL_HEAD_WORDS) // L.NOTE_WORDS}"
             name = _nearest(_JOURNAL, place) if place < L.JOURNAL_HEAD_WORDS else what
             return f"journal {journal} {name}"
-    areas = {"wiring": L.A_WIRING, "ready": L.A_READY, "map": L.A_MAP, "fifo": L.A_FIFO}
+    areas = {"wiring": L.A_WIRING, "map": L.A_MAP, "fifo": L.A_FIFO}
     before = [(peek(where), name) for name, where in areas.items() if peek(where) <= i]
     start, name = max(before)
     return f"{name} {i - start}"

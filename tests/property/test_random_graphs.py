@@ -481,7 +481,7 @@ class Program:
     def chain(self, worker):
         """Return the slots that wait for one worker and no other, oldest first."""
         found = self.driver._view.affinity_queue(worker)
-        assert self.driver.word(worker, L.W_AFFINITY_TAIL) == (found[-1] if found else L.NONE)
+        assert not found or self.driver.word(worker, L.W_AFFINITY + 1) == found[-1]
         return found
 
     def check_task(self, task, slot, by_slot):

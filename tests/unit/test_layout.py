@@ -33,8 +33,6 @@ def test_areas_follow_each_other_and_each_has_room(window, rings, next_level, su
         L.A_CALLABLES: 4096 * 4,
         L.A_WIRING: L.WIRING_CAPACITY,
         **{L.A_FIFO + ring: 2 * circular * L.FIFO_WORDS for ring in range(rings)},
-        L.A_READY: circular,
-        L.A_READY + 1: circular,
         L.A_MAP: geometry[L.MAP_AREA] * L.ENTRY_WORDS,
         L.A_MAP + 1: geometry[L.MAP_AREA] * L.ENTRY_WORDS,
         L.A_SLOTS: window * L.SLOT_WORDS,

@@ -254,15 +254,12 @@ class View:
 
     def ready_queue(self, kind: int) -> list[int]:
         """Return the READY slots of a pool that name no worker, oldest first."""
-        word = self._word
-        first, mask = word(L.A_READY + kind), word(L.READY_MASK + kind)
-        waiting = range(word(L.READY_HEAD + kind), word(L.READY_TAIL + kind))
-        return [word(first + (i & mask)) for i in waiting]
+        return self._chain(self._word(L.READY + 2 * kind), L.S_NEXT)
 
     def affinity_queue(self, worker: int) -> list[int]:
         """Return the READY slots that name a worker, oldest first."""
         start = self._word(L.A_WORKERS) + worker * self._word(L.WORKER_STRIDE)
-        return self._chain(self._word(start + L.W_AFFINITY_HEAD), L.S_NEXT)
+        return self._chain(self._word(start + L.W_AFFINITY), L.S_NEXT)
 
     def consumed_list(self) -> list[int]:
         """Return the CONSUMED slots that wait for the Orch thread."""
