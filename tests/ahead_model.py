@@ -213,7 +213,7 @@ class AheadModel:
     def request_cancel(self):
         self.left["cancel"] -= 1
         self.cancelled = True
-        self.driver.x.request_cancel(self.driver.mem)
+        self.driver.mem[L.CANCEL] = 1
 
     def tell(self):
         self.told = True

@@ -33,11 +33,11 @@ from .submit import (
     fits_mailbox,
     note_arguments,
     reclaim,
+    reclaim_chain,
     scalars_at,
     spill_has_room,
     store_arguments,
     take_body,
-    tensors_at,
     write_edge,
 )
 
@@ -59,7 +59,10 @@ def submit_call(mem, callable_word, counts, words):
     if not fits_mailbox(words, counts, 0):
         return L.TOO_MANY_ARGS
     conflicts = collect_conflicts(mem, words, tensors)
-    most_edges = conflicts + futures_in(words, tensors, scalars)
+    most_edges = conflicts
+    for k in range(scalars):
+        kind = tensors * L.TENSOR_WORDS + k * L.SCALAR_WORDS + L.SCALAR_KIND
+        most_edges += words[kind] == L.FUTURE
     room = body_words(tensors, scalars, 0, most_edges)
     if not could_have_room(mem, room):
         return L.TOO_MANY_ARGS
@@ -72,12 +75,8 @@ def submit_call(mem, callable_word, counts, words):
         conflicts = collect_conflicts(mem, words, tensors)  # one may have ended and be reclaimed
     slot = alloc(mem, 0, 0)
     prepare(mem, slot, callable_word, 1, 0)
-    mem[slot + L.S_COUNTS] = counts
-    mem[slot + L.S_MEMBERS] = 0
-    take_body(mem, slot, room)
+    take_body(mem, slot, counts, 0, room)
     store_arguments(mem, slot, words, 0)
-    for k in range(int(mem[slot + L.S_BODY]), tensors_at(mem, slot)):
-        mem[k] = 0
     edges = add_edges(mem, slot, words, conflicts)
     mem[slot + L.S_EDGES] = edges | most_edges << L.HALF
     reclaim_chain(mem, note_accesses(mem, slot, words, tensors))
@@ -99,16 +98,6 @@ def has_call_room(mem, room, tensors):
     return (
         mem[L.LIVE] < mem[L.WINDOW] and spill_has_room(mem, room) and has_access_room(mem, tensors)
     )
-
-
-@kernel
-def futures_in(words, tensors, scalars):
-    count = 0
-    at = tensors * L.TENSOR_WORDS
-    for _ in range(scalars):
-        count += words[at + L.SCALAR_KIND] == L.FUTURE
-        at += L.SCALAR_WORDS
-    return count
 
 
 @kernel
@@ -137,14 +126,6 @@ def add_edges(mem, slot, words, conflicts):
             edges += write_edge(mem, edge + edges * L.EDGE_WORDS, producer, slot | L.FETCHES)
         scalar += L.SCALAR_WORDS
     return edges
-
-
-@kernel
-def reclaim_chain(mem, slot):
-    while slot != L.NONE:
-        after = int(mem[slot + L.S_LINK])
-        reclaim(mem, slot)
-        slot = after
 
 
 @kernel

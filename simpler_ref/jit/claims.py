@@ -26,7 +26,6 @@ from .kernel import kernel
 from .mailbox import empty_mailbox, grant_claim, make_idle, worker_at
 from .queues import has_ready, pop_affinity, push_ready
 from .slots import FORGIVE, step
-from .submit import request_cancel
 from .waiting import notify
 
 
@@ -182,7 +181,7 @@ def forget_configs(mem):
 @kernel
 def cancel(mem):
     """Cancel the tasks that have not started (D11), ready ones and those in mailboxes."""
-    request_cancel(mem)
+    store(mem, L.CANCEL, 1)
     become_scheduler(mem)
     if mem[L.DEPTH] > 1:
         skip_waiting(mem)

@@ -184,33 +184,27 @@ def vacate(mem, w):
 # ---------------------------------------------------------------- outcomes
 @kernel
 def finish(mem, slot, failed):
-    """Act on the outcome of a task, or of one member of a group."""
+    """Act on the outcome of a task, or of a member: the last one ends its group.
+
+    The first failure of a group skips the members that have not started.
+
+    Effects  of a group S_LEFT; W_SKIP of the workers whose members may not have started; at the end
+             COMPLETED or FAILED
+    Rule     WM-DONE-1, WM-DONE-2
+    """
     if mem[slot + L.S_MEMBERS] != 0:
-        finish_member(mem, slot, kind_of(mem, slot), failed)
-    elif failed:
+        left = int(mem[slot + L.S_LEFT]) - 1
+        if failed and left >> L.HALF == 0:
+            left += 1 << L.HALF
+            skip_rest(mem, slot, kind_of(mem, slot))
+        mem[slot + L.S_LEFT] = left
+        if left & L.LOW_HALF != 0:
+            return
+        failed = left >> L.HALF != 0
+    if failed:
         fail(mem, slot)
     else:
         complete(mem, slot)
-
-
-@kernel
-def finish_member(mem, slot, kind, failed):
-    """Act on the end of a member: the last one ends the group, the first failure skips the rest.
-
-    Effects  S_LEFT; W_SKIP of the workers whose members may not have started; at the end COMPLETED
-             or FAILED
-    Rule     WM-DONE-1, WM-DONE-2
-    """
-    left = int(mem[slot + L.S_LEFT]) - 1
-    if failed and left >> L.HALF == 0:
-        left += 1 << L.HALF
-        skip_rest(mem, slot, kind)
-    mem[slot + L.S_LEFT] = left
-    if left & L.LOW_HALF == 0:
-        if left >> L.HALF != 0:
-            fail(mem, slot)
-        else:
-            complete(mem, slot)
 
 
 @kernel

@@ -101,11 +101,12 @@ def has_room(mem, w):
 
 
 @kernel
-def any_usable(mem, kind, members):
-    """Say whether at least `members` live workers of a pool take tasks that name none."""
+def any_usable(mem, kind):
+    """Say whether a live worker of a pool takes tasks that name none."""
     for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_OPEN + kind]):
-        members -= mem[worker_at(mem, worker) + L.W_USABLE] != 0
-    return members <= 0
+        if mem[worker_at(mem, worker) + L.W_USABLE] != 0:
+            return True
+    return False
 
 
 @kernel
@@ -133,27 +134,15 @@ def pick_worker(mem, kind):
                 fewest = given
     if asleep == NO_WORKER:
         return busy
-    if mem[L.BUSY] == 0:
-        return asleep
-    return asleep if is_deferral_over(mem, kind) else DEFER
+    since = mem[L.DEFERRED_SINCE + kind]
+    is_over = mem[L.DEFER_NS] == 0 or (since != 0 and now_ns() - since >= mem[L.DEFER_NS])
+    return asleep if mem[L.BUSY] == 0 or is_over else DEFER
 
 
 @kernel
 def get_successors(mem):
     """Say whether dead workers get successors while tasks wait: those of a stream do."""
     return mem[L.STREAM] == L.CALLS
-
-
-@kernel
-def is_deferral_over(mem, kind):
-    """Say whether the head of a ready queue has been deferred for DEFER_NS.
-
-    Where workers do not spin, DEFER_NS is 0: none is awake for long.
-    """
-    if mem[L.DEFER_NS] == 0:
-        return True
-    since = mem[L.DEFERRED_SINCE + kind]
-    return since != 0 and now_ns() - since >= mem[L.DEFER_NS]
 
 
 # ---------------------------------------------------------------- tasks for any worker of the pool
@@ -174,18 +163,16 @@ def dispatch_ready(mem, kind):
             pop_ready(mem, kind)
             cancel_ready(mem, slot)
         elif members != 0:
-            lost = lost_member(mem, slot, kind)
-            if lost != NO_WORKER:
-                pop_ready(mem, kind)
-                lose(mem, slot, lost)
-                mem[L.STUCK_SINCE + kind] = 0
-            elif group_fits(mem, slot, kind):
-                pop_ready(mem, kind)
-                start_group(mem, slot, kind)
-                mem[L.STUCK_SINCE + kind] = 0
-            else:
+            answer = look_for_workers(mem, slot, kind)
+            if answer == DEFER:
                 note_stuck(mem, slot, kind)
                 break
+            pop_ready(mem, kind)
+            mem[L.STUCK_SINCE + kind] = 0
+            if answer == NO_WORKER:
+                start_group(mem, slot, kind)
+            else:
+                lose(mem, slot, answer)
         else:
             worker = pick_worker(mem, kind)
             if worker == DEFER:
@@ -193,7 +180,7 @@ def dispatch_ready(mem, kind):
                     mem[L.DEFERRED_SINCE + kind] = now_ns()
                 return moved
             if worker == NO_WORKER:
-                if any_usable(mem, kind, 1) or get_successors(mem):
+                if any_usable(mem, kind) or get_successors(mem):
                     break
                 pop_ready(mem, kind)
                 lose(mem, slot, ANY_WORKER)
@@ -280,35 +267,29 @@ def dispatch_affinity(mem, kind):
 
 # ---------------------------------------------------------------- groups
 @kernel
-def lost_member(mem, slot, kind):
-    """Return a dead worker that a group needs; ANY_WORKER if too few are left; else NO_WORKER."""
+def look_for_workers(mem, slot, kind):
+    """Say whether each member of a group can have a worker of its own.
+
+    Returns  NO_WORKER if each can now; DEFER if the group has to wait; or the dead worker that it needs,
+             ANY_WORKER if too few are left
+    """
     members = open_members = int(mem[slot + L.S_MEMBERS])
-    member = members_at(mem, slot)
+    member, fits = members_at(mem, slot), True
     for _ in range(members):
         worker = member_affinity(mem, member)
-        if worker >= 0 and mem[worker_at(mem, worker) + L.W_USABLE] == 0:
-            return worker
+        if worker >= 0:
+            if mem[worker_at(mem, worker) + L.W_USABLE] == 0:
+                return worker
+            fits = fits and is_idle(mem, worker_at(mem, worker))
         open_members -= worker >= mem[L.POOL_OPEN + kind]
         member += L.MEMBER_WORDS
-    if not any_usable(mem, kind, open_members):
-        return ANY_WORKER
-    return NO_WORKER
-
-
-@kernel
-def group_fits(mem, slot, kind):
-    """Say whether each member of a group can have a worker of its own now."""
-    members = open_members = int(mem[slot + L.S_MEMBERS])
-    member = members_at(mem, slot)
-    for _ in range(members):  # those with an affinity
-        worker = member_affinity(mem, member)
-        if worker >= 0 and not is_idle(mem, worker_at(mem, worker)):
-            return False
-        open_members -= worker >= mem[L.POOL_OPEN + kind]
-        member += L.MEMBER_WORDS
+    usable, idle = 0, 0
     for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_OPEN + kind]):
-        open_members -= is_idle(mem, worker_at(mem, worker))
-    return open_members <= 0
+        usable += mem[worker_at(mem, worker) + L.W_USABLE] != 0
+        idle += is_idle(mem, worker_at(mem, worker))
+    if usable < open_members:
+        return ANY_WORKER
+    return NO_WORKER if fits and idle >= open_members else DEFER
 
 
 @kernel

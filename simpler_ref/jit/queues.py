@@ -59,7 +59,7 @@ def pop_wiring(mem):
 @kernel
 def first_ready(mem, kind):
     """Return the oldest ready task that any worker of a type may run, or NONE."""
-    return int(mem[L.READY + 2 * kind])
+    return int(mem[L.READY_CHAINS + 2 * kind])
 
 
 @kernel
@@ -73,7 +73,7 @@ def chain_of(mem, slot):
     """Return where a ready task waits: the chain of its worker type, or of the one worker for it."""
     worker = affinity_of(mem, slot)
     if worker < 0:
-        return L.READY + 2 * kind_of(mem, slot)
+        return L.READY_CHAINS + 2 * kind_of(mem, slot)
     return worker_at(mem, worker) + L.W_AFFINITY
 
 
@@ -94,7 +94,7 @@ def push_ready(mem, slot):
 def pop_ready(mem, kind):
     """Take the oldest ready task that any worker of a type may run (there is one)."""
     slot = first_ready(mem, kind)
-    mem[L.READY + 2 * kind] = mem[slot + L.S_NEXT]
+    mem[L.READY_CHAINS + 2 * kind] = mem[slot + L.S_NEXT]
     return slot
 
 

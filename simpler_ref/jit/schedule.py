@@ -75,7 +75,7 @@ from .mailbox import STATE_MASK, is_done, worker_at
 from .queues import has_candidate, has_ready, take_consumed
 from .ring import reset_to_empty
 from .slots import kind_of
-from .submit import edges_at, reclaim, submit_task
+from .submit import edges_at, reclaim_chain, submit_task
 from .tensormap import reset as reset_map
 from .waiting import be_awake, commit, notify, prepare
 
@@ -188,12 +188,7 @@ def orch_pass(mem):
     moved = two_passes(mem)
     slot = take_consumed(mem)
     unlock(mem)
-    while slot != L.NONE:  # room for a submit that waits: that counts as a move, too
-        after = int(mem[slot + L.S_LINK])
-        reclaim(mem, slot)
-        slot = after
-        moved += 1
-    return moved
+    return moved + reclaim_chain(mem, slot)  # which may be room for a submit that waits
 
 
 @kernel

@@ -25,13 +25,7 @@ def submit_task(mem, callable_word, counts, members, words):
 @entry(WORDS, nogil=False)
 def reclaim(mem):
     """Take the consumed chain and reclaim it; return how many tasks."""
-    count, slot = 0, queues.take_consumed(mem)
-    while slot != L.NONE:
-        after = int(mem[slot + L.S_LINK])
-        submit.reclaim(mem, slot)
-        slot = after
-        count += 1
-    return count
+    return submit.reclaim_chain(mem, queues.take_consumed(mem))
 
 
 # ---------------------------------------------------------------- Scheduler

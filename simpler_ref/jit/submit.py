@@ -55,7 +55,7 @@ Rule     CALL-VALUE-4, FLOW-ARGS-2, ORCH-MAP-6, ORCH-MAP-7, ORCH-MISUSE-5, ORCH-
 from __future__ import annotations
 
 from . import layout as L
-from .atomics import fetch_add, load, stay_aside, store, unlikely
+from .atomics import fetch_add, load, stay_aside, unlikely
 from .hazards import collect_readers, conflict_at, make_access_room, note_conflict, note_reads
 from .journal import note, note_edge, note_scope, number_of
 from .kernel import kernel
@@ -139,19 +139,25 @@ def spill_has_room(mem, words):
 
 
 @kernel
-def take_body(mem, slot, words):
-    """Give a slot room for its body: inside the slot, else a block of the next power of two."""
-    if words <= L.INLINE_WORDS:
-        mem[slot + L.S_BODY] = slot + L.S_INLINE
-        return
-    kind = size_class(words)
-    block = int(mem[L.SPILL_FREE + kind])
-    if block != L.NONE:
-        mem[L.SPILL_FREE + kind] = mem[block]
-    else:
-        block = int(mem[L.SPILL_USED])
-        mem[L.SPILL_USED] = block + (L.SPILL_SMALLEST << kind)
-    mem[slot + L.S_BODY] = block
+def take_body(mem, slot, counts, members, words):
+    """Give a slot the counts of its arguments, and room for its body, with an empty output mask.
+
+    The body is inside the slot if it fits, else in a block of the next power of two words.
+    """
+    mem[slot + L.S_COUNTS] = counts
+    mem[slot + L.S_MEMBERS] = members
+    body = slot + L.S_INLINE
+    if words > L.INLINE_WORDS:
+        kind = size_class(words)
+        body = int(mem[L.SPILL_FREE + kind])
+        if body != L.NONE:
+            mem[L.SPILL_FREE + kind] = mem[body]
+        else:
+            body = int(mem[L.SPILL_USED])
+            mem[L.SPILL_USED] = body + (L.SPILL_SMALLEST << kind)
+    mem[slot + L.S_BODY] = body
+    for k in range(mask_words(counts & L.LOW_HALF)):
+        mem[body + k] = 0
 
 
 @kernel
@@ -266,9 +272,7 @@ def submit_task(mem, callable_word, counts, members, words):
     if slot < 0:
         return slot
     prepare(mem, slot, callable_word, 0, 0)
-    mem[slot + L.S_COUNTS] = counts
-    mem[slot + L.S_MEMBERS] = members
-    take_body(mem, slot, room)
+    take_body(mem, slot, counts, members, room)
     store_arguments(mem, slot, words, slab_bytes)  # step 2
     if unlikely(mem[L.TRACING] == L.TRACE_ALL):
         note_arguments(mem, slot, words)
@@ -537,8 +541,6 @@ def register_outputs(mem, slot, words):
     """
     body = int(mem[slot + L.S_BODY])
     at = tensors_at(mem, slot)
-    for k in range(body, at):
-        mem[k] = 0
     for i in range(int(mem[slot + L.S_COUNTS]) & L.LOW_HALF):
         t = i * TENSOR_WORDS
         data = int(mem[at + t + L.TENSOR_DATA])
@@ -577,14 +579,11 @@ def alloc_buffer(mem, words):
     if slot < 0:
         return slot
     prepare(mem, slot, -1, 0, 1)
-    mem[slot + L.S_COUNTS] = 1
-    mem[slot + L.S_MEMBERS] = 0
-    take_body(mem, slot, body_words(1, 0, 0, 0))
+    take_body(mem, slot, 1, 0, body_words(1, 0, 0, 0))
     at = tensors_at(mem, slot)
     for k in range(TENSOR_WORDS - 1):
         mem[at + k] = words[k]
     mem[at + L.TENSOR_KIND] = words[L.TENSOR_KIND] & L.TENSOR_KIND_MASK
-    mem[int(mem[slot + L.S_BODY])] = 0
     if nbytes > 0:
         slab = slab_before_cursor(mem, ring_of_depth(mem, int(mem[L.SCOPE_DEPTH]) - 1), nbytes)
         mem[at + L.TENSOR_DATA] = slab
@@ -661,18 +660,28 @@ def reclaim(mem, slot):
         return L.ILLEGAL
     if mem[L.STREAM] != 0:
         origin = free_value(mem, slot)
-        reclaim_slot(mem, slot)
         if origin != L.NONE and step(mem, origin, RECLAIM) == L.OK:
             free_value(mem, origin)
             reclaim_slot(mem, origin)
-    else:
-        reclaim_slot(mem, slot)
+    reclaim_slot(mem, slot)
     return L.OK
 
 
 @kernel
+def reclaim_chain(mem, slot):
+    """Reclaim a chain of CONSUMED slots, through S_LINK; return how many there were."""
+    count = 0
+    while slot != L.NONE:
+        after = int(mem[slot + L.S_LINK])
+        reclaim(mem, slot)
+        slot = after
+        count += 1
+    return count
+
+
+@kernel
 def free_value(mem, slot):
-    """Free the blocks of a call's arguments and value, and release the call whose failure it shares.
+    """Release the blocks of a call's arguments and value, and the call whose failure it shares.
 
     Returns  the slot of that call if this consumed it, else NONE
     """
@@ -680,18 +689,12 @@ def free_value(mem, slot):
     scalars = int(mem[slot + L.S_COUNTS]) >> L.HALF
     last = scalars_at(mem, slot) + (scalars - 1) * L.SCALAR_WORDS
     if scalars > 0 and mem[last + L.SCALAR_KIND] == L.PAYLOAD:
-        release_block(mem, int(mem[last + L.SCALAR_BITS]))
+        fetch_add(mem, int(mem[last + L.SCALAR_BITS]), -1)
     if kind == L.VALUE_BLOCK or kind == L.VALUE_ERROR:
-        release_block(mem, int(mem[slot + L.S_VALUE]))
+        fetch_add(mem, int(mem[slot + L.S_VALUE]), -1)
     elif kind == L.VALUE_POISONED and release_ref(mem, -int(mem[slot + L.S_ORIGIN])):
         return -int(mem[slot + L.S_ORIGIN])
     return L.NONE
-
-
-@kernel
-def release_block(mem, block):
-    """Release one hold on a block; without any its owner takes it again."""
-    fetch_add(mem, block, -1)
 
 
 @kernel
@@ -711,9 +714,3 @@ def reclaim_slot(mem, slot):
     release(mem, slot)
     if mem[L.LIVE] == 0:
         forget_bodies(mem)
-
-
-@kernel
-def request_cancel(mem):
-    """Cancel the tasks that have not started (D11)."""
-    store(mem, L.CANCEL, 1)

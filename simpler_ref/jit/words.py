@@ -450,7 +450,7 @@ CANDIDATES_CAPACITY = 256
 FIRST_PENALTY, MOST_PENALTY = 16, 1024  # bounds of PREDISPATCH_PENALTY
 
 SCHED = HEADER.line("the Scheduler's queues", "Scheduler", "Scheduler", "lock")
-READY = HEADER.word("chain of the ready tasks of each worker type", words=4, hint="Orch")
+READY_CHAINS = HEADER.word("chain of the ready tasks of each worker type", words=4, hint="Orch")
 BUSY = HEADER.word("workers that have a task", hint="`has_work`")
 CONSUMED_HEAD = HEADER.word("chain of CONSUMED slots, for the Orch thread", hint="`help_scheduler`")
 DEATHS_SEEN = HEADER.word("value of `DEATHS` that was acted on", hint="`has_work`")

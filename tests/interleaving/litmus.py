@@ -369,8 +369,8 @@ store DEATHS, fence, store of the park words, wake | mark_dead | DEATH
     wrong: store DEATHS in mark_dead; fence in mark_dead
 store RUN_ERROR | record_error | FAILURE
     race: store in record_error; load in submit_task
-store CANCEL | request_cancel | CANCEL
-    harmless: store in request_cancel
+store CANCEL | cancel | CANCEL
+    harmless: store in cancel
 store W_SHUTDOWN, fence, then MAIL_STATE = SHUTDOWN | request_stop | STOPS
     wrong: fence in request_stop; fence in prepare
 store STOPPING, fence, store PARK_SCHED, wake | stop_scheduler | ALONE

@@ -466,7 +466,7 @@ class Play:
             "CONSUMED_HEAD": peek(L.CONSUMED_HEAD),
             "DEFERRED_SINCE": peek(L.DEFERRED_SINCE + L.SUB),
             "STUCK_SINCE": peek(L.STUCK_SINCE + L.SUB),
-            "READY": peek(L.READY + 2 * L.SUB),
+            "READY": peek(L.READY_CHAINS + 2 * L.SUB),
             "wiring": peek(L.WIRING_PUSHED) - peek(L.WIRING_TAKEN),
         }
         assert not any(left.values()), f"left behind: {left}"

@@ -254,7 +254,7 @@ class View:
 
     def ready_queue(self, kind: int) -> list[int]:
         """Return the READY slots of a pool that name no worker, oldest first."""
-        return self._chain(self._word(L.READY + 2 * kind), L.S_NEXT)
+        return self._chain(self._word(L.READY_CHAINS + 2 * kind), L.S_NEXT)
 
     def affinity_queue(self, worker: int) -> list[int]:
         """Return the READY slots that name a worker, oldest first."""
