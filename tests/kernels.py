@@ -182,7 +182,6 @@ def sum_of_words(words):
 MEET, FLAG, TALLY = 0, 16, 64
 
 
-@_kernel.kernel
 def meet(mem, me, r):
     """Wait until the other thread has come to round `r` as well."""
     store(mem, MEET + 8 * me, r)

@@ -1,1 +1,1 @@
-"""The hot path: plain functions over one array of words, compiled or interpreted."""
+"""The hot path: plain functions over one array of words, compiled or interpreted: see `kernel`."""

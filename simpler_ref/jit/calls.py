@@ -21,7 +21,6 @@ from .hazards import (
     note_conflict,
 )
 from .journal import note, note_edge, number_of
-from .kernel import kernel
 from .queues import push_wiring, wiring_full
 from .ring import alloc
 from .slots import SUBMIT, prepare, release_ref, step
@@ -42,7 +41,6 @@ from .submit import (
 )
 
 
-@kernel
 def submit_call(mem, callable_word, counts, words):
     """Add one call to the stream, with a reference for its future.
 
@@ -89,7 +87,6 @@ def submit_call(mem, callable_word, counts, words):
     return slot
 
 
-@kernel
 def has_call_room(mem, room, tensors):
     """Say whether a call fits, with a body of `room` words; `drop_over` may make room.
 
@@ -100,7 +97,6 @@ def has_call_room(mem, room, tensors):
     )
 
 
-@kernel
 def add_edges(mem, slot, words, conflicts):
     """Reference each call that this one waits for, and note the edge.
 
@@ -128,26 +124,22 @@ def add_edges(mem, slot, words, conflicts):
     return edges
 
 
-@kernel
 def drop(mem, slot):
     """Release the reference of a future that no one refers to any more."""
     if release_ref(mem, slot):
         reclaim(mem, slot)
 
 
-@kernel
 def forget_memory(mem, low, high):
     """Forget who reads and writes memory that is given back."""
     reclaim_chain(mem, forget_range(mem, low, high))
 
 
-@kernel
 def forget_accesses(mem):
     """Forget who reads and writes what: everything has ended."""
     reclaim_chain(mem, forget_all(mem))
 
 
-@kernel
 def drop_forgotten(mem):
     """Drop the calls that have no future, when all have ended and all futures have their values.
 

@@ -22,7 +22,6 @@ from .atomics import (
 )
 from .collect import handle_deaths, skip_waiting
 from .graph import cancel_one, wire_all
-from .kernel import kernel
 from .mailbox import empty_mailbox, grant_claim, make_idle, worker_at
 from .queues import has_ready, pop_affinity, push_ready
 from .slots import FORGIVE, step
@@ -30,7 +29,6 @@ from .waiting import notify
 
 
 # ---------------------------------------------------------------- the lock
-@kernel
 def try_lock(mem):
     """Become the Scheduler if no other thread is; never wait.
 
@@ -40,20 +38,17 @@ def try_lock(mem):
     return load(mem, L.PASS_LOCK) == 0 and compare_exchange(mem, L.PASS_LOCK, 0, 1)
 
 
-@kernel
 def unlock(mem):
     """Stop being the Scheduler."""
     store(mem, L.PASS_LOCK, 0)
 
 
-@kernel
 def become_scheduler(mem):
     """Take the pass lock, for the few words that other threads write."""
     while not try_lock(mem):
         yield_core()
 
 
-@kernel
 def hand_over(mem):
     """Release the pass lock after a change that may let ready tasks start: a pass has to follow.
 
@@ -73,7 +68,6 @@ def hand_over(mem):
 
 
 # ---------------------------------------------------------------- usable workers
-@kernel
 def set_usable(mem, worker, usable):
     """Admit a worker that posted INIT_DONE to its pool, or clear a dead one's words for its successor.
 
@@ -90,7 +84,6 @@ def set_usable(mem, worker, usable):
     hand_over(mem)
 
 
-@kernel
 def settle_deaths(mem):
     """Act on all deaths reported so far: those workers get no more tasks, and theirs are lost."""
     become_scheduler(mem)
@@ -98,7 +91,6 @@ def settle_deaths(mem):
     hand_over(mem)
 
 
-@kernel
 def forgive(mem, slot):
     """Have a task that has failed count as done.
 
@@ -108,7 +100,6 @@ def forgive(mem, slot):
     return step(mem, slot, FORGIVE)
 
 
-@kernel
 def forgive_all(mem):
     """Forget the failure of a run all of whose tasks have ended (Orch thread).
 
@@ -128,7 +119,6 @@ def forgive_all(mem):
     hand_over(mem)
 
 
-@kernel
 def take_failed(mem):
     """Return the last of the calls noted as failed, whose reference the caller has now; 0: none."""
     become_scheduler(mem)
@@ -141,7 +131,6 @@ def take_failed(mem):
     return slot
 
 
-@kernel
 def strand(mem, stranded):
     """Let calls that have no worker fail, or wait for one."""
     become_scheduler(mem)
@@ -149,7 +138,6 @@ def strand(mem, stranded):
     hand_over(mem)
 
 
-@kernel
 def hand_on(mem, worker, other):
     """Have another worker run the ready tasks that only one worker may run, which is lost (Orch thread).
 
@@ -165,7 +153,6 @@ def hand_on(mem, worker, other):
     hand_over(mem)
 
 
-@kernel
 def forget_configs(mem):
     """Forget which configuration each mailbox has: their indices may change (between runs)."""
     become_scheduler(mem)
@@ -178,7 +165,6 @@ def forget_configs(mem):
 
 
 # ---------------------------------------------------------------- cancelling
-@kernel
 def cancel(mem):
     """Cancel the tasks that have not started (D11), ready ones and those in mailboxes."""
     store(mem, L.CANCEL, 1)
@@ -188,7 +174,6 @@ def cancel(mem):
     hand_over(mem)
 
 
-@kernel
 def cancel_call(mem, slot):
     """Cancel one call, unless a worker has been given it (Orch thread).
 
@@ -205,7 +190,6 @@ def cancel_call(mem, slot):
 
 
 # ---------------------------------------------------------------- claims on mailboxes
-@kernel
 def claim_mailbox(mem, worker, timeout_ns):
     """Claim a worker's mailbox for a control request, and wait until its tasks, if any, are done.
 
@@ -243,7 +227,6 @@ def claim_mailbox(mem, worker, timeout_ns):
     return answer
 
 
-@kernel
 def release_mailbox(mem, worker):
     """Release a claim: the worker can have tasks again.
 
@@ -268,7 +251,6 @@ def release_mailbox(mem, worker):
     hand_over(mem)
 
 
-@kernel
 def abandon_mailbox(mem, worker):
     """Remove a worker that does not answer from its pool, with the request in its mailbox.
 

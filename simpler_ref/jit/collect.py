@@ -19,12 +19,10 @@ from .graph import (
     retire,
     run_again,
 )
-from .kernel import kernel
 from .mailbox import frame_after, frame_before, grant_claim, is_done, worker_at
 from .slots import DISPATCH, INPUTS_DONE, kind_of, step
 
 
-@kernel
 def collect(mem):
     """Collect the completions from the mailboxes, each worker's in the order of its tasks.
 
@@ -52,7 +50,6 @@ def collect(mem):
     return moved
 
 
-@kernel
 def collect_from(mem, worker, w):
     """Collect the completions from a worker's mailboxes.
 
@@ -89,7 +86,6 @@ def collect_from(mem, worker, w):
     return moved
 
 
-@kernel
 def catch_up(mem, slot):
     """Bring a pre-dispatched task that has ended to RUNNING.
 
@@ -106,7 +102,6 @@ def catch_up(mem, slot):
     return True
 
 
-@kernel
 def take_back(mem, slot, outcome):
     """Take a pre-dispatched task back that was not started: it has failed, or is dispatched when ready.
 
@@ -130,7 +125,6 @@ def take_back(mem, slot, outcome):
     retire(mem)
 
 
-@kernel
 def pause_predispatch(mem):
     """Pause pre-dispatch for some ready tasks, longer each time; tasks returned meanwhile do not count.
 
@@ -143,7 +137,6 @@ def pause_predispatch(mem):
         mem[L.PREDISPATCH_AFTER] = mem[L.READY_ORDER] + mem[L.PREDISPATCH_PENALTY]
 
 
-@kernel
 def set_idle(mem):
     """Set the mailboxes of idle workers from TASK_DONE to IDLE.
 
@@ -158,7 +151,6 @@ def set_idle(mem):
     mem[L.UNCOLLECTED] = 0
 
 
-@kernel
 def vacate(mem, w):
     """Note that the oldest of a worker's tasks is done, or lost.
 
@@ -182,7 +174,6 @@ def vacate(mem, w):
 
 
 # ---------------------------------------------------------------- outcomes
-@kernel
 def finish(mem, slot, failed):
     """Act on the outcome of a task, or of a member: the last one ends its group.
 
@@ -207,7 +198,6 @@ def finish(mem, slot, failed):
         complete(mem, slot)
 
 
-@kernel
 def skip_rest(mem, slot, kind):
     """Tell the workers of a group to skip members that have not started."""
     for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
@@ -217,7 +207,6 @@ def skip_rest(mem, slot, kind):
             store(mem, frame + L.W_SKIP, L.SKIPPED)
 
 
-@kernel
 def skip_waiting(mem):
     """Tell every worker to skip the tasks behind its current one (D11)."""
     for worker in range(mem[L.WORKERS]):
@@ -230,7 +219,6 @@ def skip_waiting(mem):
 
 
 # ---------------------------------------------------------------- deaths
-@kernel
 def handle_deaths(mem):
     """Act on deaths of workers: they are unusable, and their unfinished tasks fail.
 
@@ -249,7 +237,6 @@ def handle_deaths(mem):
     return 1
 
 
-@kernel
 def note_deaths(mem):
     """Mark dead workers as unusable.
 
@@ -264,7 +251,6 @@ def note_deaths(mem):
             mem[w + L.W_USABLE] = 0
 
 
-@kernel
 def lose_tasks(mem):
     """Fail the tasks that dead workers have not ended; wake the thread that waits for such a mailbox.
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Callable, Iterator, Sequence
+from types import FunctionType, ModuleType
 from typing import Any
 
 from llvmlite import binding, ir
@@ -133,15 +134,13 @@ class _Kernel(CPUDispatcher):
         self.overloads[tuple(made.signature.args)] = made._replace(type_annotation=None)
 
 
-def compile_part(
-    entries: Sequence[Any], kernels: Sequence[Callable[..., Any]], elsewhere: Sequence[Any] = ()
-) -> bytes:
-    """Return the code of some entries, by their symbols; the code of `kernels` may call each other.
+def compile_part(entries: Sequence[Any], elsewhere: Sequence[Any] = ()) -> bytes:
+    """Return the code of some entries, by their symbols, with that of all kernels that they call.
 
     What is `elsewhere` is called by its symbol: then this process compiles nothing else.
     """
     with compiler_lock.global_compiler_lock, _no_garbage_collection(), _remembered_types():
-        _know([*kernels, *(one.py_func for one in entries)], elsewhere)
+        _know([one.py_func for one in entries], elsewhere)
         unit = _Unit(_codegen(), "kernels")
         unit.enable_object_caching()
         for one in {one.symbol: one for one in entries}.values():
@@ -162,8 +161,24 @@ def _codegen() -> JITCPUCodegen:
         config.CPU_NAME, config.CPU_FEATURES = usual
 
 
+def _called_by(functions: Sequence[Callable[..., Any]]) -> Iterator[Callable[..., Any]]:
+    """Go through functions, and all that they call: by its name, or by that of its module."""
+    found, missing = set(INSTRUCTIONS), [*functions]
+    while missing:
+        one: Any = missing.pop()
+        if one in found:
+            continue
+        found.add(one)
+        yield one
+        names = one.__code__.co_names
+        named = [one.__globals__.get(name) for name in names]
+        for module in [module for module in named if isinstance(module, ModuleType)]:
+            named += [vars(module).get(name) for name in names]
+        missing += [other for other in named if isinstance(other, FunctionType)]
+
+
 def _know(functions: Sequence[Callable[..., Any]], elsewhere: Sequence[Any]) -> None:
-    """Have numba compile functions where compiled code refers to them, or call what is `elsewhere`."""
+    """Have numba compile functions and what they call, or call what is `elsewhere`."""
     context = cpu_target.typing_context
     context.refresh()
     if not _known:
@@ -174,8 +189,8 @@ def _know(functions: Sequence[Callable[..., Any]], elsewhere: Sequence[Any]) -> 
         context.refresh()
         context.insert_global(one.py_func, context.resolve_value_type(made))
     by_symbol = {one.py_func for one in elsewhere}
-    for function in functions:
-        if function not in _known and function not in INSTRUCTIONS:
+    for function in _called_by(functions):
+        if function not in _known:
             _known[function] = made = _Kernel(function)
             if function not in by_symbol:
                 context.insert_global(function, types.Dispatcher(made))

@@ -14,11 +14,9 @@ from .atomics import (
     visit_core,
     yield_core,
 )
-from .kernel import kernel
 from .mailbox import served, worker_at
 
 
-@kernel
 def offer_core(mem, back_off):
     """Let another thread that waits for this core run first, and learn how long to spin next time.
 
@@ -36,7 +34,6 @@ def offer_core(mem, back_off):
         mem[back_off] += mem[L.YIELD_NS] // L.BACK_OFF_STEPS + 1
 
 
-@kernel
 def wake_elsewhere(mem, w):
     """Wake a worker that sleeps, away from this core (Scheduler).
 
@@ -55,7 +52,6 @@ def wake_elsewhere(mem, w):
     futex_wake(mem, served(mem, w))
 
 
-@kernel
 def has_free_core(mem, w):
     """Say whether there is a core for a worker besides those of the Orch thread and the other workers."""
     free = mem[L.CORES] - 1
@@ -65,7 +61,6 @@ def has_free_core(mem, w):
     return free > 0
 
 
-@kernel
 def stay_apart(mem, worker):
     """Move to another core than other threads that want this one (worker side).
 
@@ -96,7 +91,6 @@ def stay_apart(mem, worker):
             visit_core(int(mem[w + L.W_HOME]) - 1)
 
 
-@kernel
 def shares_core(mem, worker, core):
     """Say whether another worker is awake on a core."""
     for other in range(mem[L.WORKERS]):
@@ -110,7 +104,6 @@ def shares_core(mem, worker, core):
     return False
 
 
-@kernel
 def may_move(mem, w):
     """Say whether a worker has not moved for MOVE_NS; if so, note that it moves now."""
     now = now_ns()

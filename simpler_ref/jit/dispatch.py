@@ -22,7 +22,6 @@ from .atomics import fence, load, now_ns, store, unlikely
 from .cores import wake_elsewhere
 from .graph import cancel_ready, fail, record_error
 from .journal import note, number_of
-from .kernel import kernel
 from .mailbox import awaited, encode, frame_after, worker_at
 from .queues import (
     first_candidate,
@@ -48,7 +47,6 @@ DEFER = -2
 """Idle workers sleep; the task is deferred for one that is awake."""
 
 
-@kernel
 def dispatch(mem, kind):
     """Give ready tasks of one type to idle workers until one of the two runs out.
 
@@ -69,7 +67,6 @@ def dispatch(mem, kind):
     return moved
 
 
-@kernel
 def wake_sleepers(mem, kind):
     """Wake those workers of a pool that sleep and were sent a task.
 
@@ -89,18 +86,15 @@ def wake_sleepers(mem, kind):
             notify(mem, w + L.W_LOOKOUT)
 
 
-@kernel
 def is_idle(mem, w):
     return mem[w + L.W_GIVEN] == 0 and mem[w + L.W_USABLE] == L.ALIVE
 
 
-@kernel
 def has_room(mem, w):
     """Say whether a worker can take one more task: it is alive, not claimed, and has a frame left."""
     return mem[w + L.W_GIVEN] < mem[L.DEPTH] and mem[w + L.W_USABLE] == L.ALIVE
 
 
-@kernel
 def any_usable(mem, kind):
     """Say whether a live worker of a pool takes tasks that name none."""
     for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_OPEN + kind]):
@@ -109,7 +103,6 @@ def any_usable(mem, kind):
     return False
 
 
-@kernel
 def pick_worker(mem, kind):
     """Choose the worker for a single task at the head of a ready queue, without changing anything.
 
@@ -139,14 +132,12 @@ def pick_worker(mem, kind):
     return asleep if mem[L.BUSY] == 0 or is_over else DEFER
 
 
-@kernel
 def get_successors(mem):
     """Say whether dead workers get successors while tasks wait: those of a stream do."""
     return mem[L.STREAM] == L.CALLS
 
 
 # ---------------------------------------------------------------- tasks for any worker of the pool
-@kernel
 def dispatch_ready(mem, kind):
     """Dispatch the tasks that any worker of the pool may run, in the order they became ready.
 
@@ -195,7 +186,6 @@ def dispatch_ready(mem, kind):
     return moved
 
 
-@kernel
 def note_stuck(mem, slot, kind):
     if mem[L.STUCK_SINCE + kind] == 0:
         mem[L.STUCK_TASK + kind] = mem[slot + L.S_ID]
@@ -204,7 +194,6 @@ def note_stuck(mem, slot, kind):
         mem[L.STUCK_SINCE + kind] = now_ns()
 
 
-@kernel
 def lose(mem, slot, worker):
     """Fail a ready task because the worker it needs has died, or all it could use (ANY_WORKER).
 
@@ -222,7 +211,6 @@ def lose(mem, slot, worker):
 
 
 # ---------------------------------------------------------------- tasks with an affinity
-@kernel
 def may_start_affinity(mem, w, kind):
     """Say whether the first task of a worker's affinity chain can leave it.
 
@@ -241,7 +229,6 @@ def may_start_affinity(mem, w, kind):
     return other == L.NONE or mem[slot + L.S_ORDER] < mem[other + L.S_ORDER]
 
 
-@kernel
 def dispatch_affinity(mem, kind):
     """Dispatch the tasks with an affinity to workers that have room.
 
@@ -266,7 +253,6 @@ def dispatch_affinity(mem, kind):
 
 
 # ---------------------------------------------------------------- groups
-@kernel
 def look_for_workers(mem, slot, kind):
     """Say whether each member of a group can have a worker of its own.
 
@@ -292,7 +278,6 @@ def look_for_workers(mem, slot, kind):
     return NO_WORKER if fits and idle >= open_members else DEFER
 
 
-@kernel
 def start_group(mem, slot, kind):
     """Send each member of a group that fits to a worker of its own: READY → RUNNING once.
 
@@ -312,7 +297,6 @@ def start_group(mem, slot, kind):
             send_member(mem, slot, pick_idle(mem, kind), m)
 
 
-@kernel
 def pick_idle(mem, kind):
     """Return an idle worker, awake if possible; else NO_WORKER."""
     found = NO_WORKER
@@ -326,7 +310,6 @@ def pick_idle(mem, kind):
     return found
 
 
-@kernel
 def send_member(mem, slot, worker, m):
     """Write the frame of a member of a group, and send it; note in the member's words to whom."""
     w = worker_at(mem, worker)
@@ -348,7 +331,6 @@ def send_member(mem, slot, worker, m):
 
 
 # ---------------------------------------------------------------- pre-dispatch
-@kernel
 def dispatch_candidates(mem, kind):
     """Pre-dispatch tasks that are not ready yet, but wait only for tasks in frames.
 
@@ -380,7 +362,6 @@ def dispatch_candidates(mem, kind):
     return moved
 
 
-@kernel
 def may_predispatch(mem, slot):
     """Say whether a candidate can still be pre-dispatched: it may have changed since it was noted."""
     if (
@@ -402,7 +383,6 @@ def may_predispatch(mem, slot):
     return waits <= L.MOST_WAITS
 
 
-@kernel
 def has_failed(mem, edge):
     """Say whether the producer of an edge has failed: its consumer will fail with it, and must not start.
 
@@ -414,7 +394,6 @@ def has_failed(mem, edge):
     return mem[int(mem[edge + L.EDGE_PRODUCER]) + L.S_STATE] == L.FAILED
 
 
-@kernel
 def is_awaited(mem, edge):
     """Say whether an edge's consumer waits for a producer that is not done."""
     if mem[edge + L.EDGE_CONSUMER] == L.NONE:
@@ -423,7 +402,6 @@ def is_awaited(mem, edge):
     return state == L.PENDING or state == L.RUNNING
 
 
-@kernel
 def pick_for_candidate(mem, slot, kind):
     """Choose the worker that could start a task first, if all tasks took the same time.
 
@@ -461,7 +439,6 @@ def pick_for_candidate(mem, slot, kind):
     return NO_WORKER if is_one_asleep and latest < best else found
 
 
-@kernel
 def turn_of(mem, slot):
     """Return how many tasks the worker will have done when it has done this one, which is in a frame."""
     w = worker_at(mem, int(mem[slot + L.S_WORKER]))
@@ -471,7 +448,6 @@ def turn_of(mem, slot):
     return distance // L.WORKER_WORDS + 1
 
 
-@kernel
 def predispatch(mem, slot, worker):
     w = worker_at(mem, worker)
     frame = w + int(mem[w + L.W_TAIL])
@@ -494,7 +470,6 @@ def predispatch(mem, slot, worker):
 
 
 # ---------------------------------------------------------------- to the worker
-@kernel
 def assign(mem, slot, worker):
     """Send a task to a worker that has room: READY → RUNNING, encode, signal."""
     mem[slot + L.S_WORKER] = worker
@@ -502,7 +477,6 @@ def assign(mem, slot, worker):
     encode_and_send(mem, slot, worker, 0)
 
 
-@kernel
 def encode_and_send(mem, slot, worker, waits):
     """Write a task into its worker's next free frame, and send it; the frame lists its `waits` already.
 
@@ -526,7 +500,6 @@ def encode_and_send(mem, slot, worker, waits):
             edge = int(mem[edge + L.EDGE_NEXT])
 
 
-@kernel
 def send(mem, w, slot, waits):
     """Note that a worker has a task, which is in its next free frame, and signal the worker.
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from . import layout as L
 from .atomics import kill_self
-from .kernel import FAIL_POINTS, kernel
+from .kernel import FAIL_POINTS
 
 (
     FAIL_BEFORE_READY,  # start-up: the process runs, INIT_DONE is not written
@@ -44,7 +44,6 @@ FAIL_NAMES = {
 
 if FAIL_POINTS:
 
-    @kernel
     def fail_point(mem, w, number):
         """Kill this process if a test wants it to die here."""
         if mem[w + L.W_FAIL] == number:
@@ -52,7 +51,6 @@ if FAIL_POINTS:
 
 else:
 
-    @kernel
     def fail_point(mem, w, number):
         """Do nothing."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from . import layout as L
 from .atomics import store, unlikely
 from .journal import note_step
-from .kernel import kernel
 from .mailbox import copy_words, worker_at
 from .queues import (
     first_ready,
@@ -39,7 +38,6 @@ EDGE_WORDS = L.EDGE_WORDS
 
 
 # ---------------------------------------------------------------- wiring
-@kernel
 def wire_all(mem):
     """Wire what was submitted; return how many tasks."""
     wired = 0
@@ -51,7 +49,6 @@ def wire_all(mem):
     return wired
 
 
-@kernel
 def wire(mem, slot):
     """Connect a task with its producers, and make it READY if all are done.
 
@@ -86,7 +83,6 @@ def wire(mem, slot):
     retire(mem)
 
 
-@kernel
 def has_ended(mem, producer):
     """Say whether a later task need not wait for one that has failed.
 
@@ -99,7 +95,6 @@ def has_ended(mem, producer):
     return mem[producer + L.S_FANIN] == 0
 
 
-@kernel
 def note_how(mem, slot, how):
     """Note whether a task that has failed may have begun, for who runs it again.
 
@@ -110,7 +105,6 @@ def note_how(mem, slot, how):
         mem[slot + L.S_BEGAN] = how
 
 
-@kernel
 def poison(mem, slot):
     """A producer failed: this task will never run.
 
@@ -127,7 +121,6 @@ def poison(mem, slot):
             mem[L.DEALT] += 1
 
 
-@kernel
 def fail_with(mem, consumer, producer):
     """Let the consumer of an edge share a producer's failure, unless it only waits for the end.
 
@@ -146,7 +139,6 @@ def fail_with(mem, consumer, producer):
             mem[slot + L.S_ORIGIN] = origin
 
 
-@kernel
 def release_fanin(mem, slot):
     """Release a unit of fan-in, of a producer or the wiring; the last makes the task READY or ends it."""
     mem[slot + L.S_FANIN] -= 1
@@ -157,7 +149,6 @@ def release_fanin(mem, slot):
             make_ready(mem, slot)
 
 
-@kernel
 def make_ready(mem, slot):
     """Make a task READY and queue it with its pool, or with the worker it has an affinity for.
 
@@ -171,7 +162,6 @@ def make_ready(mem, slot):
     return L.OK
 
 
-@kernel
 def queue_ready(mem, slot):
     mem[slot + L.S_ORDER] = mem[L.READY_ORDER]
     mem[L.READY_ORDER] += 1
@@ -179,7 +169,6 @@ def queue_ready(mem, slot):
 
 
 # ---------------------------------------------------------------- calls whose worker has died
-@kernel
 def may_run_again(mem, slot):
     """Say whether a call that its worker had begun may be run once more, and count that.
 
@@ -195,7 +184,6 @@ def may_run_again(mem, slot):
     return True
 
 
-@kernel
 def run_again(mem, slot):
     """Make a call READY again.
 
@@ -210,7 +198,6 @@ def run_again(mem, slot):
     return L.OK
 
 
-@kernel
 def call_consumers_back(mem, slot, answer):
     """Have consumers that were pre-dispatched after a task answer that, instead of starting.
 
@@ -229,7 +216,6 @@ def call_consumers_back(mem, slot, answer):
 
 
 # ---------------------------------------------------------------- completion
-@kernel
 def complete(mem, slot):
     """Complete a task that a worker has done.
 
@@ -245,7 +231,6 @@ def complete(mem, slot):
     return L.OK
 
 
-@kernel
 def fail(mem, slot):
     """Fail a task that failed while it ran, or must not run; poison its consumers.
 
@@ -261,7 +246,6 @@ def fail(mem, slot):
     return L.OK
 
 
-@kernel
 def note_cancelled(mem, slot):
     """Note that a call fails because it is cancelled, unless it shares the failure of another.
 
@@ -273,14 +257,12 @@ def note_cancelled(mem, slot):
         mem[slot + L.S_ORIGIN] = -slot
 
 
-@kernel
 def cancel_ready(mem, slot):
     """Fail a ready task, which has left its queue, because it is cancelled."""
     note_cancelled(mem, slot)
     fail(mem, slot)
 
 
-@kernel
 def cancel_one(mem, slot):
     """Cancel a task that no worker has been given, whatever it waits for.
 
@@ -303,14 +285,12 @@ def cancel_one(mem, slot):
     return True
 
 
-@kernel
 def push_retiring(mem, slot):
     """Note a terminal task for `retire`."""
     mem[slot + L.S_NEXT] = mem[L.RETIRING]
     mem[L.RETIRING] = slot
 
 
-@kernel
 def retire(mem):
     """Retire the terminal tasks: release their consumers, then their producers and themselves.
 
@@ -336,7 +316,6 @@ def retire(mem):
         release_producers(mem, slot)
 
 
-@kernel
 def release_producers(mem, slot):
     """Release the task's reference to each of its producers, then its own."""
     if mem[L.STREAM] != 0 and mem[slot + L.S_STATE] == L.FAILED:
@@ -348,7 +327,6 @@ def release_producers(mem, slot):
     drop_reference(mem, slot)
 
 
-@kernel
 def settle_failed_call(mem, slot):
     """Say how a call failed that did not fail by itself, and keep what it waited for, for its story.
 
@@ -364,7 +342,6 @@ def settle_failed_call(mem, slot):
         edge += EDGE_WORDS
 
 
-@kernel
 def drop_reference(mem, slot):
     """Release one reference; leave a slot consumed by that for the Orch thread."""
     if release_ref(mem, slot):
@@ -373,7 +350,6 @@ def drop_reference(mem, slot):
         push_consumed(mem, slot)
 
 
-@kernel
 def keep_failure(mem, outcome, slot, worker, detail):
     """Note how a call failed by itself; the error that it raised is noted with its answer.
 
@@ -393,7 +369,6 @@ def keep_failure(mem, outcome, slot, worker, detail):
     mem[slot + L.S_VALUE] = 0 if worker < 0 else worker << L.HALF | detail
 
 
-@kernel
 def note_neighbour(mem, at, slot):
     """Count a task in the story of a failure, and keep its id and callable word if there is room."""
     told = int(mem[at])
@@ -403,7 +378,6 @@ def note_neighbour(mem, at, slot):
     mem[at] = told + 1
 
 
-@kernel
 def note_story(mem, slot):
     """Keep the state of the task that failed first, what it waited for and what waits for it.
 
@@ -426,7 +400,6 @@ def note_story(mem, slot):
         edge = int(mem[edge + L.EDGE_NEXT])
 
 
-@kernel
 def record_error(mem, outcome, slot, worker, detail):
     """Keep the first failure of the run: outcome, task, worker, message.
 

@@ -62,7 +62,6 @@ from __future__ import annotations
 from . import layout as L
 from .atomics import load, stay_aside
 from .journal import note_edge
-from .kernel import kernel
 from .slots import release_ref
 from .tensormap import find
 from .tensors import (
@@ -86,13 +85,11 @@ COARSEST = 62
 
 
 # ---------------------------------------------------------------- what a tensor stands for
-@kernel
 def is_tracked(words, t):
     """Say whether accesses of a tensor are tracked: it has an address, and its tag is not NO_DEP."""
     return words[t + L.TENSOR_DATA] != 0 and tag_of(words, t) != L.NO_DEP
 
 
-@kernel
 def extent_of(mem, words, t):
     """Return lowest address, address past the highest, and layout of a tensor; NONE: contiguous."""
     data = int(words[t + L.TENSOR_DATA])
@@ -107,7 +104,6 @@ def extent_of(mem, words, t):
 
 
 # ---------------------------------------------------------------- what has become of a task
-@kernel
 def has_ended(mem, access):
     """Say whether a later write need not wait for the task of an access.
 
@@ -120,7 +116,6 @@ def has_ended(mem, access):
     return load(mem, slot + L.S_STATE) == L.FAILED and mem[slot + L.S_FANIN] == 0
 
 
-@kernel
 def is_over(mem, access):
     """Say whether no task has to wait for an access again: the reader ended, or the writer succeeded."""
     slot = int(mem[access + L.ACCESS_SLOT])
@@ -135,7 +130,6 @@ def is_over(mem, access):
 
 
 # ---------------------------------------------------------------- grids and cells
-@kernel
 def shape_in(mem, low, high, layout, stride):
     """Return how many rows of `stride` bytes an access touches, and how many bytes from its first on."""
     if stride == 1:
@@ -147,7 +141,6 @@ def shape_in(mem, low, high, layout, stride):
     return (high - low) // stride + 2, stride
 
 
-@kernel
 def logarithm(value):
     """Return the smallest number whose power of two is at least `value`."""
     found = 0
@@ -156,7 +149,6 @@ def logarithm(value):
     return found
 
 
-@kernel
 def grid_of(mem, low, high, layout):
     """Return the grid for accesses of this shape, a new one if there is none.
 
@@ -193,20 +185,17 @@ def grid_of(mem, low, high, layout):
     return unused
 
 
-@kernel
 def chains_at(mem, x):
     """Return the offset of the chains of a key; keys may share them."""
     return int(mem[L.A_CELLS]) + L.CELL_WORDS * ((x ^ x >> 17) & int(mem[L.CELL_MASK]))
 
 
-@kernel
 def cell_at(mem, grid, row, column):
     """Return the offset of the chains of a cell; cells may share them."""
     x = (row & 0x3FFFFFFF) * 0x9E3779B1 + (column & 0xFFFFF) * 0x85EBCA6B + grid * 0xC2B2
     return chains_at(mem, x)
 
 
-@kernel
 def cell_of(mem, access):
     grid = int(mem[access + L.ACCESS_GRID])
     stride, shifts = int(mem[grid + L.GRID_STRIDE]), int(mem[grid + L.GRID_SHIFTS])
@@ -216,7 +205,6 @@ def cell_of(mem, access):
 
 
 # ---------------------------------------------------------------- searches
-@kernel
 def find_overlaps(mem, low, high, layout, kinds):
     """Find the accesses of some kinds that share a byte with a tensor.
 
@@ -255,7 +243,6 @@ def find_overlaps(mem, low, high, layout, kinds):
     return found
 
 
-@kernel
 def search_grid(mem, grid, count, low, high, layout, kinds, found):
     """Go through the cells from which accesses can reach a tensor, or all accesses if they are fewer."""
     stride, shifts = int(mem[grid + L.GRID_STRIDE]), int(mem[grid + L.GRID_SHIFTS])
@@ -300,7 +287,6 @@ def search_grid(mem, grid, count, low, high, layout, kinds, found):
     return found
 
 
-@kernel
 def search_chain(mem, access, link, low, high, layout, found):
     """Note the accesses of a chain that share a byte with a tensor; return how many are found so far."""
     stamp = int(mem[L.OVERLAP_STAMP])
@@ -319,7 +305,6 @@ def search_chain(mem, access, link, low, high, layout, found):
     return found
 
 
-@kernel
 def find_write(mem, found, low, high, layout):
     """Return the one of the accesses found that writes just these bytes, or NONE."""
     for k in range(found):
@@ -334,13 +319,11 @@ def find_write(mem, found, low, high, layout):
     return L.NONE
 
 
-@kernel
 def readers_at(mem, low, high, layout):
     """Return the head of a chain of reads, which has those of just these bytes."""
     return chains_at(mem, (3 * low + high + layout & 0x3FFFFFFF) * 0x9E3779B1) + L.CELL_READS
 
 
-@kernel
 def find_reads(mem, low, high, layout):
     """Return the newest access that reads just these bytes, or NONE."""
     access = int(mem[readers_at(mem, low, high, layout)])
@@ -353,7 +336,6 @@ def find_reads(mem, low, high, layout):
     return access
 
 
-@kernel
 def collect_conflicts(mem, words, tensors):
     """Find the tasks that a new one with these tensors has to wait for, each once.
 
@@ -374,7 +356,6 @@ def collect_conflicts(mem, words, tensors):
     return conflicts
 
 
-@kernel
 def collect_of(mem, words, t, kind, conflicts):
     """Add the tasks that one tensor makes a new one wait for; return how many there are now."""
     low, high, layout = extent_of(mem, words, t)
@@ -395,7 +376,6 @@ def collect_of(mem, words, t, kind, conflicts):
     return conflicts
 
 
-@kernel
 def add_conflict(mem, access, newest, kind, conflicts):
     """Note the task of an access, or that it is needed, if this search has it already.
 
@@ -421,12 +401,10 @@ def add_conflict(mem, access, newest, kind, conflicts):
     return conflicts
 
 
-@kernel
 def conflict_at(mem, index):
     return int(mem[L.A_CONFLICTS]) + index * L.CONFLICT_WORDS
 
 
-@kernel
 def owed_to(mem, words, tensors, conflict):
     """Return the tensor that a conflict is owed to: of a need the first that reads, else that writes."""
     access = int(mem[conflict + L.CONFLICT_ACCESS])
@@ -443,7 +421,6 @@ def owed_to(mem, words, tensors, conflict):
     return L.NO_TENSOR
 
 
-@kernel
 def note_conflict(mem, slot, words, conflict):
     """Note that a task, which is being submitted, waits for another: its tensor, and where both begin."""
     stay_aside()
@@ -460,14 +437,12 @@ def note_conflict(mem, slot, words, conflict):
 
 
 # ---------------------------------------------------------------- changes
-@kernel
 def has_access_room(mem, tensors):
     """Say whether the accesses of a task with so many tensors fit; `drop_over` may make room."""
     room = int(mem[L.A_ACCESSES_END] - mem[L.A_ACCESSES]) // L.ACCESS_WORDS
     return mem[L.ACCESS_COUNT] + tensors <= room
 
 
-@kernel
 def note_accesses(mem, slot, words, tensors):
     """Note what a task does, which is in its slot but not yet submitted; drop what it supersedes.
 
@@ -492,14 +467,12 @@ def note_accesses(mem, slot, words, tensors):
     return consumed
 
 
-@kernel
 def is_covered(mem, access, low, high, layout):
     """Say whether a tensor has all bytes of an access."""
     other_low, other_high = int(mem[access + L.ACCESS_LOW]), int(mem[access + L.ACCESS_HIGH])
     return covers(mem, low, high, layout, other_low, other_high, int(mem[access + L.ACCESS_LAYOUT]))
 
 
-@kernel
 def note_write(mem, slot, low, high, layout, consumed):
     """Note a write, in place of the last one of the same bytes.
 
@@ -524,7 +497,6 @@ def note_write(mem, slot, low, high, layout, consumed):
     return consumed
 
 
-@kernel
 def note_read(mem, slot, low, high, layout):
     """Note a read, before the older ones of the same bytes."""
     access = find_reads(mem, low, high, layout)
@@ -538,7 +510,6 @@ def note_read(mem, slot, low, high, layout):
     mem[access + L.ACCESS_ID] = mem[slot + L.S_ID]
 
 
-@kernel
 def move(mem, access, to):
     """Give a record the task of another access, and what is older."""
     mem[to + L.ACCESS_SLOT] = mem[access + L.ACCESS_SLOT]
@@ -546,7 +517,6 @@ def move(mem, access, to):
     mem[to + L.ACCESS_OLDER] = mem[access + L.ACCESS_OLDER]
 
 
-@kernel
 def take(mem):
     mem[L.ACCESS_COUNT] += 1
     access = int(mem[L.ACCESS_FREE])
@@ -559,7 +529,6 @@ def take(mem):
     return access
 
 
-@kernel
 def give_back(mem, access):
     mem[access + L.ACCESS_WRITES] = -1
     mem[access + L.ACCESS_NEXT] = mem[L.ACCESS_FREE]
@@ -567,7 +536,6 @@ def give_back(mem, access):
     mem[L.ACCESS_COUNT] -= 1
 
 
-@kernel
 def insert(mem, low, high, layout, kind):
     """Return a new access, in its grid and its cell, still without a task; `kind` is 1 for a write."""
     if mem[L.ACCESS_COUNT] > mem[L.CELL_MASK]:
@@ -589,7 +557,6 @@ def insert(mem, low, high, layout, kind):
     return access
 
 
-@kernel
 def link_in_cells(mem, access):
     """Put an access into the chain of its cell, and a read into that of its bytes."""
     kind = int(mem[access + L.ACCESS_WRITES])
@@ -600,7 +567,6 @@ def link_in_cells(mem, access):
         link(mem, access, head, L.ACCESS_SAME, L.ACCESS_SAME_BACK)
 
 
-@kernel
 def link(mem, access, head, forth, back):
     """Put an access at the beginning of a chain; `back` is the word that says what leads to it."""
     after = int(mem[head])
@@ -611,7 +577,6 @@ def link(mem, access, head, forth, back):
         mem[after + back] = access + forth
 
 
-@kernel
 def unlink(mem, access, forth, back):
     after = int(mem[access + forth])
     before = int(mem[access + back])
@@ -620,7 +585,6 @@ def unlink(mem, access, forth, back):
         mem[after + back] = before
 
 
-@kernel
 def add_cells(mem):
     """Double the cells, so that their chains stay short; there are at most as many as accesses."""
     if mem[L.CELL_MASK] + 1 >= (mem[L.A_ACCESSES_END] - mem[L.A_ACCESSES]) // L.ACCESS_WORDS:
@@ -634,7 +598,6 @@ def add_cells(mem):
             link_in_cells(mem, access)
 
 
-@kernel
 def drop(mem, access, consumed):
     """Drop a write, or the newest of the reads of the same bytes; the next takes its place.
 
@@ -657,7 +620,6 @@ def drop(mem, access, consumed):
     return release_write(mem, access, consumed) if kind == 1 else consumed
 
 
-@kernel
 def release_write(mem, access, consumed):
     """Release the reference of a write; return the chain of slots to reclaim, maybe with one more."""
     slot = int(mem[access + L.ACCESS_SLOT])
@@ -667,14 +629,12 @@ def release_write(mem, access, consumed):
     return slot
 
 
-@kernel
 def drop_all(mem, access, consumed):
     while mem[access + L.ACCESS_OLDER] != L.NONE:
         consumed = drop(mem, access, consumed)
     return drop(mem, access, consumed)
 
 
-@kernel
 def drop_ended(mem, access, since, consumed):
     """Drop those of an access and of the older ones of the same bytes, back to an id, that are over."""
     last, older = access, int(mem[access + L.ACCESS_OLDER])
@@ -688,7 +648,6 @@ def drop_ended(mem, access, since, consumed):
     return drop(mem, access, consumed) if is_over(mem, access) else consumed
 
 
-@kernel
 def drop_over(mem, consumed):
     """Drop all accesses that are over: a constant number of steps per access, in the long run.
 
@@ -702,7 +661,6 @@ def drop_over(mem, consumed):
     return consumed
 
 
-@kernel
 def forget_range(mem, low, high):
     """Drop the accesses inside of memory that is given back; return the chain of slots to reclaim."""
     consumed = L.NONE
@@ -713,7 +671,6 @@ def forget_range(mem, low, high):
     return consumed
 
 
-@kernel
 def forget_all(mem):
     """Drop all accesses, at the end of a stream; return the chain of slots to reclaim."""
     consumed = L.NONE
@@ -729,7 +686,6 @@ def forget_all(mem):
 
 
 # ---------------------------------------------------------------- runs that track reads
-@kernel
 def is_of_host(words, counts, members, callable_word, i):
     """Say whether accesses of a task's tensor `i` are tracked in a run: it is in the host's memory.
 
@@ -746,7 +702,6 @@ def is_of_host(words, counts, members, callable_word, i):
     return worker_of(words, member, members, callable_word, i) < 0
 
 
-@kernel
 def make_access_room(mem, tensors):
     """Drop accesses that are over if there are many; say whether those of so many tensors fit."""
     if mem[L.ACCESS_COUNT] + tensors > mem[L.SWEEP_AT] or not has_access_room(mem, tensors):
@@ -754,7 +709,6 @@ def make_access_room(mem, tensors):
     return has_access_room(mem, tensors)
 
 
-@kernel
 def collect_readers(mem, words, counts, members, callable_word):
     """Find the tasks of a run that read what a new one with these arguments writes, each once.
 
@@ -772,7 +726,6 @@ def collect_readers(mem, words, counts, members, callable_word):
     return readers
 
 
-@kernel
 def note_reads(mem, slot, words):
     """Note what a task of a run reads, which is in its slot but not yet submitted, and no producer yet.
 
@@ -807,7 +760,6 @@ def note_reads(mem, slot, words):
                     note_read(mem, slot, low, high, layout)
 
 
-@kernel
 def drop_covered(mem, low, high, layout):
     """Drop the reads all of whose bytes a tensor has."""
     for k in range(find_overlaps(mem, low, high, layout, READS | WRITES)):
@@ -816,7 +768,6 @@ def drop_covered(mem, low, high, layout):
             drop_all(mem, access, L.NONE)
 
 
-@kernel
 def drop_before(mem, data, low, high, layout):
     """Drop the reads of just these bytes up to that of the producer of the buffer at `data`.
 

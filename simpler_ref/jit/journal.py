@@ -25,19 +25,14 @@ from .atomics import (
     unlikely,
     write_words,
 )
-from .kernel import kernel
 from .waiting import be_awake, commit, notify, prepare
 
-journal_offset = kernel(L.journal_offset)
 
-
-@kernel
 def journal_at(mem, journal):
     """Return the offset of a journal."""
-    return journal_offset(int(mem[L.A_JOURNALS]), journal)
+    return L.journal_offset(int(mem[L.A_JOURNALS]), journal)
 
 
-@kernel
 def note(mem, journal, what, task, time, value):
     """Put a note into a journal; without room drop it.
 
@@ -62,7 +57,6 @@ def note(mem, journal, what, task, time, value):
         wake_collector(mem)
 
 
-@kernel
 def wake_collector(mem):
     """Wake the collector, if it sleeps.
 
@@ -73,12 +67,10 @@ def wake_collector(mem):
 
 
 # ---------------------------------------------------------------- what is noted
-@kernel
 def number_of(mem, slot):
     return int(mem[L.TRACED_FROM] + mem[slot + L.S_ID])
 
 
-@kernel
 def note_step(mem, slot, event, journal):
     """Note an event of the state table: the worker that has or had the task, the line that submits."""
     stay_aside()
@@ -93,14 +85,12 @@ def note_step(mem, slot, event, journal):
     note(mem, journal, event + 1 | operand << 8, number_of(mem, slot), now_ns(), value)
 
 
-@kernel
 def note_span(mem, journal, what, operand, began):
     """Note what a thread has done from `began` until now."""
     stay_aside()
     note(mem, journal, what | operand << 8, 0, began, now_ns())
 
 
-@kernel
 def note_edge(mem, slot, producer, tensor, tag, kind, address):
     """Note that a task, which is being submitted, depends on another."""
     stay_aside()
@@ -110,7 +100,6 @@ def note_edge(mem, slot, producer, tensor, tag, kind, address):
     note(mem, L.JOURNAL_OF_ORCH, what, number, address, number_of(mem, producer))
 
 
-@kernel
 def note_held(mem, ring):
     stay_aside()
     r = L.RING_BLOCK + ring * L.LINE
@@ -118,26 +107,22 @@ def note_held(mem, ring):
     note(mem, L.JOURNAL_OF_ORCH, L.NOTED_HELD | ring << 8, 0, now_ns(), held)
 
 
-@kernel
 def note_scope(mem, depth, opened):
     stay_aside()
     what = L.NOTED_SCOPE | (depth | opened << 16) << 8
     note(mem, L.JOURNAL_OF_ORCH, what, int(mem[L.SUBMIT_LINE]), now_ns(), int(mem[L.MAP_COUNT]))
 
 
-@kernel
 def note_run(mem, kind):
     if unlikely(mem[L.TRACING] != 0):
         what = L.NOTED_RUN | kind << 8
         note(mem, L.JOURNAL_OF_ORCH, what, int(mem[L.TRACED_FROM]), now_ns(), 0)
 
 
-@kernel
 def journal_of_worker(mem, w):
     return L.JOURNALS_OF_WORKERS + (w - int(mem[L.A_WORKERS])) // int(mem[L.WORKER_STRIDE])
 
 
-@kernel
 def note_request(mem, w):
     stay_aside()
     box = w + int(mem[w + L.W_AT]) + L.W_MAILBOX
@@ -146,7 +131,6 @@ def note_request(mem, w):
     mem[w + L.W_BEGAN] = 0
 
 
-@kernel
 def note_ran(mem, w, outcome):
     """Note the task that a worker has run, or tried to; nothing if its beginning was not noted."""
     stay_aside()
@@ -162,7 +146,6 @@ def note_ran(mem, w, outcome):
 
 
 # ---------------------------------------------------------------- the collector
-@kernel
 def begin_trace(mem, what):
     """Have notes made from now on; tasks are numbered from 1 (no run is in progress).
 
@@ -179,19 +162,16 @@ def begin_trace(mem, what):
     store(mem, L.TRACING, what)
 
 
-@kernel
 def end_trace(mem):
     store(mem, L.TRACING, 0)
 
 
-@kernel
 def ask_collector(mem):
     """Have the collector write what there is, and return."""
     store(mem, L.COLLECTOR_ASKED, 1)
     wake_collector(mem)
 
 
-@kernel
 def write_all(mem, fd, at, count):
     """Write words to a file; return OK, or minus the number of the system's error."""
     done = 0
@@ -207,7 +187,6 @@ def write_all(mem, fd, at, count):
     return L.OK
 
 
-@kernel
 def collect_one(mem, fd, journal, last):
     """Write what a journal holds to a file, and free its room; the last time also what it has dropped.
 
@@ -236,7 +215,6 @@ def collect_one(mem, fd, journal, last):
     return code
 
 
-@kernel
 def collect_all(mem, fd, last):
     """Write what all journals hold; return OK, or minus the number of the system's error."""
     code = L.OK
@@ -246,7 +224,6 @@ def collect_all(mem, fd, last):
     return code
 
 
-@kernel
 def has_notes(mem):
     """Say whether a part of a journal has filled."""
     for journal in range(L.JOURNALS_OF_WORKERS + mem[L.WORKERS]):
@@ -256,7 +233,6 @@ def has_notes(mem):
     return False
 
 
-@kernel
 def collector_loop(mem, fd):
     """Be the collector: write notes, sleep, and return when asked to. It never spins and never polls.
 

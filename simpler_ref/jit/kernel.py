@@ -1,8 +1,9 @@
-"""The `kernel` decorator: one function, compiled or interpreted, with a cache that cannot go stale.
+"""What Python calls of the kernels, compiled or interpreted, with a cache that cannot go stale.
 
-A kernel inlines constants and callees from other files of this package (every offset in `layout`), so
-compiled kernels are stamped with a digest of all sources in `simpler_ref/jit`: a change in any of them
-has all kernels compiled again, together (`compiler`).
+An *entry* is a kernel that Python calls. What it calls, and what that calls, is compiled with it: nothing
+else says which functions are kernels. A kernel inlines constants and callees from other files of this
+package (every offset in `layout`), so compiled kernels are stamped with a digest of all sources in
+`simpler_ref/jit`: a change in any of them has all kernels compiled again, together (`compiler`).
 
 What is compiled is object code for any processor of this kind of machine: functions that take the address
 of words and return a word. They refer to the C library and to nothing of Python or numba, so one file
@@ -12,8 +13,8 @@ serves all versions of both. `src/entry.c` calls them.
     source ───────────────▶ entry ──────────▶ object code ─────────────────▶ loaded ──────▶ bound entry
                                   numba, LLVM               checked by key   llvmlite       entry.c
 
-Who finds all kernels compiled does not import numba. With ``NUMBA_DISABLE_JIT=1`` the decorators return
-the function itself.
+Who finds all kernels compiled does not import numba. With ``NUMBA_DISABLE_JIT=1`` an entry is the
+function itself.
 """
 
 from __future__ import annotations
@@ -45,8 +46,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 WORDS, BYTES, INT = "w", "b", "i"
 """What an entry takes: an array of words; bytes, which it reads as words, at the end; an integer."""
 
-KERNELS: list[Callable[..., Any]] = []
-"""Functions that compiled code calls, compiled."""
 SHARED: list[Entry] = []
 """Kernels of the first part that the second one calls by their symbols; see `compiler`."""
 LONGEST_S = 600.0
@@ -73,17 +72,11 @@ def source_digest() -> str:
 STAMP = "" if INTERPRETED else source_digest()
 
 
-def kernel(func: F) -> F:
-    """Make `func` a kernel: compiled as a part of the entries that call it, without the GIL."""
-    KERNELS.append(func)
-    return func
-
-
 def shared(func: F) -> F:
-    """Make `func`, which takes the memory alone, a kernel of the first part that the second one calls."""
+    """Let kernels of the second part call `func`, of the first one, which takes the memory alone."""
     if not INTERPRETED:
         SHARED.append(Entry(func, (WORDS,), STAMP, nogil=False))
-    return kernel(func)
+    return func
 
 
 class Entry:
@@ -185,7 +178,7 @@ class _Compiled:
         if parts is None:
             from . import compiler
 
-            parts = [compiler.compile_part(self._entries, KERNELS)]
+            parts = [compiler.compile_part(self._entries)]
         code = pickle.dumps(parts)
         try:
             cache.write(self.name, self._file(code))
@@ -261,7 +254,7 @@ def print_entries(entries: Sequence[Entry], number: int) -> None:
     parts: list[list[Entry]] = [list(SHARED), []]
     for one in entries:
         parts[one.py_func.__module__.rpartition(".")[2] not in _FIRST_PART].append(one)
-    code = compiler.compile_part(parts[number], KERNELS, SHARED if number else ())
+    code = compiler.compile_part(parts[number], SHARED if number else ())
     sys.stdout.buffer.write(code)
 
 
@@ -288,9 +281,9 @@ def entry(*signature: str, nogil: bool, stamp: str = STAMP) -> Callable[[F], F]:
     return wrap
 
 
-def entry_of(kernel: F, *signature: str, nogil: bool) -> F:
-    """Make a kernel one that Python calls, as it is; see `entry`."""
-    return entry(*signature, nogil=nogil)(kernel)
+def entry_of(func: F, *signature: str, nogil: bool) -> F:
+    """Let Python call a kernel as it is; see `entry`."""
+    return entry(*signature, nogil=nogil)(func)
 
 
 def pack_entries(functions: Sequence[Callable[..., Any]]) -> Path:

@@ -61,56 +61,47 @@ from .atomics import (
     store,
     yield_core,
 )
-from .kernel import kernel
 from .slots import config_of, index_of
 from .waiting import wake
 
 STATE_MASK = 0xFFFFFFFF
 
 
-@kernel
 def copy_words(mem, to, start, count):
     for k in range(count):
         mem[to + k] = mem[start + k]
 
 
-@kernel
 def worker_at(mem, worker):
     return int(mem[L.A_WORKERS]) + worker * int(mem[L.WORKER_STRIDE])
 
 
-@kernel
 def frame_after(mem, at):
     """Return the frame that follows another one, both as offsets from a worker's first block."""
     at += L.WORKER_WORDS
     return 0 if at == mem[L.WORKER_STRIDE] else at
 
 
-@kernel
 def frame_before(mem, at):
     return (int(mem[L.WORKER_STRIDE]) if at == 0 else at) - L.WORKER_WORDS
 
 
-@kernel
 def served(mem, w):
     """Return the state word of the frame that a worker serves or waits for (worker side)."""
     return w + int(mem[w + L.W_AT]) + L.W_MAILBOX + L.MAIL_STATE
 
 
-@kernel
 def awaited(mem, w):
     """Return the state word of the frame that a worker without a task waits for (parent side)."""
     return w + int(mem[w + L.W_TAIL]) + L.W_MAILBOX + L.MAIL_STATE
 
 
-@kernel
 def is_done(mem, w):
     """Say whether the oldest of a worker's tasks is done (parent side)."""
     word = load(mem, w + int(mem[w + L.W_HEAD]) + L.W_MAILBOX + L.MAIL_STATE)
     return word & STATE_MASK == L.TASK_DONE
 
 
-@kernel
 def encode(mem, frame, slot, counts, tensors, scalars):
     """Write a frame: configuration, digest, counts, tensors, scalars. Tags do not travel.
 
@@ -146,7 +137,6 @@ def encode(mem, frame, slot, counts, tensors, scalars):
         encode_scalars(mem, frame, box + L.MAIL_TENSORS + words, scalars, counts >> L.HALF)
 
 
-@kernel
 def encode_scalars(mem, frame, to, scalars, count):
     """Write the scalars of a frame, and their kinds beside the mailbox.
 
@@ -169,7 +159,6 @@ def encode_scalars(mem, frame, to, scalars, count):
             kinds = 0
 
 
-@kernel
 def decode(mem, frame):
     """Check the counts in a frame, and note them and where its scalars begin (worker side).
 
@@ -192,7 +181,6 @@ def decode(mem, frame):
     return L.OK
 
 
-@kernel
 def publish(mem, w, state_word, state):
     """Publish a mailbox to its worker, and wake the worker if it sleeps.
 
@@ -205,7 +193,6 @@ def publish(mem, w, state_word, state):
         futex_wake(mem, state_word)
 
 
-@kernel
 def wait_ready(mem, worker, timeout_ns):
     """Wait until a worker has posted INIT_DONE or is dead (parent side).
 
@@ -225,7 +212,6 @@ def wait_ready(mem, worker, timeout_ns):
         futex_wait(mem, awaited(mem, w), seen, rest)
 
 
-@kernel
 def mark_dead(mem, worker, code):
     """Note how a worker ended (monitor thread).
 
@@ -247,7 +233,6 @@ def mark_dead(mem, worker, code):
     wake(mem, L.PARK_SCHED)
 
 
-@kernel
 def request_stop(mem, worker):
     """Tell a worker to stop: a word that is set once, and a wake-up (parent side).
 
@@ -270,7 +255,6 @@ def request_stop(mem, worker):
     futex_wake(mem, state_word)
 
 
-@kernel
 def empty_mailbox(mem, worker):
     """Clear a worker's words for a fresh process (no process serves them now).
 
@@ -288,7 +272,6 @@ def empty_mailbox(mem, worker):
 
 
 # ---------------------------------------------------------------- control requests (parent side)
-@kernel
 def make_idle(mem, w):
     """Set a mailbox that neither a task nor a request uses to IDLE, unless its worker must stop.
 
@@ -301,7 +284,6 @@ def make_idle(mem, w):
         compare_exchange(mem, awaited(mem, w), word, L.IDLE)
 
 
-@kernel
 def grant_claim(mem, w):
     """Grant a claimed worker's mailbox, which no task uses, to the requester.
 
@@ -313,7 +295,6 @@ def grant_claim(mem, w):
     futex_wake(mem, w + L.W_CLAIM)
 
 
-@kernel
 def request_control(mem, worker, timeout_ns):
     """Send the control request in a claimed mailbox, and wait for the answer.
 
@@ -326,7 +307,6 @@ def request_control(mem, worker, timeout_ns):
     return await_control(mem, worker, timeout_ns)
 
 
-@kernel
 def await_control(mem, worker, timeout_ns):
     """Wait for the answer to a control request; see `request_control`."""
     w = worker_at(mem, worker)

@@ -26,7 +26,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import layout as L
-from .kernel import kernel
 from .schedule import pass_after_submit, pass_in_bulk
 from .submit import (
     alloc_buffer,
@@ -58,7 +57,6 @@ _VARIABLE_BIT = 32  # of PATCH_AT
 
 
 # ---------------------------------------------------------------- carrying one out
-@kernel
 def run_program(mem, program, variables):
     """Carry out a program from its current op on, at most PROGRAM_SLICE tasks.
 
@@ -89,7 +87,6 @@ def run_program(mem, program, variables):
     return L.OK
 
 
-@kernel
 def following(program, at, kind):
     at += int(program[at + OP_KIND]) >> 8
     if kind == OP_REPEAT:
@@ -97,7 +94,6 @@ def following(program, at, kind):
     return at
 
 
-@kernel
 def run_op(mem, program, variables, at, kind):
     """Carry out one op that is no REPEAT.
 
@@ -116,7 +112,6 @@ def run_op(mem, program, variables, at, kind):
     return close_scope(mem)
 
 
-@kernel
 def run_repeat(mem, program, variables, at, most):
     """Make the submit after a REPEAT, at most `most` times.
 
@@ -136,7 +131,6 @@ def run_repeat(mem, program, variables, at, most):
     return made
 
 
-@kernel
 def run_submit(mem, program, variables, at, shift):
     """Submit a task or a group: patch its words, add it, note where its outputs are.
 
@@ -164,7 +158,6 @@ def run_submit(mem, program, variables, at, shift):
     return L.OK
 
 
-@kernel
 def note_outputs(mem, slot, words, variables, outputs):
     """Store the addresses that the runtime has provided in the variables of their tensors."""
     at = tensors_at(mem, slot)

@@ -15,20 +15,17 @@ from __future__ import annotations
 
 from . import layout as L
 from .atomics import load, store
-from .kernel import kernel
 from .mailbox import worker_at
 from .slots import affinity_of, kind_of
 
 WIRING_MASK = L.WIRING_CAPACITY - 1
 
 
-@kernel
 def wiring_full(mem):
     """Say whether the Scheduler is a whole queue behind (read by the Orch thread)."""
     return mem[L.WIRING_PUSHED] - load(mem, L.WIRING_TAKEN) >= L.WIRING_CAPACITY
 
 
-@kernel
 def push_wiring(mem, slot):
     """Append a submitted task, for the Scheduler.
 
@@ -41,7 +38,6 @@ def push_wiring(mem, slot):
     store(mem, L.WIRING_PUSHED, pushed + 1)
 
 
-@kernel
 def pop_wiring(mem):
     """Take the oldest submitted task, or NONE.
 
@@ -56,19 +52,16 @@ def pop_wiring(mem):
     return slot
 
 
-@kernel
 def first_ready(mem, kind):
     """Return the oldest ready task that any worker of a type may run, or NONE."""
     return int(mem[L.READY_CHAINS + 2 * kind])
 
 
-@kernel
 def has_ready(mem, kind):
     """Say whether a task of a worker type is ready, with or without an affinity."""
     return mem[L.AFFINITY + kind] != 0 or first_ready(mem, kind) != L.NONE
 
 
-@kernel
 def chain_of(mem, slot):
     """Return where a ready task waits: the chain of its worker type, or of the one worker for it."""
     worker = affinity_of(mem, slot)
@@ -77,7 +70,6 @@ def chain_of(mem, slot):
     return worker_at(mem, worker) + L.W_AFFINITY
 
 
-@kernel
 def push_ready(mem, slot):
     """Append a task whose producers are all done to its chain."""
     chain, kind, is_named = chain_of(mem, slot), kind_of(mem, slot), affinity_of(mem, slot) >= 0
@@ -90,7 +82,6 @@ def push_ready(mem, slot):
     mem[L.AFFINITY + kind] += is_named
 
 
-@kernel
 def pop_ready(mem, kind):
     """Take the oldest ready task that any worker of a type may run (there is one)."""
     slot = first_ready(mem, kind)
@@ -98,7 +89,6 @@ def pop_ready(mem, kind):
     return slot
 
 
-@kernel
 def pop_affinity(mem, w, kind):
     """Take the oldest task of a worker's chain (there is one)."""
     slot = int(mem[w + L.W_AFFINITY])
@@ -107,7 +97,6 @@ def pop_affinity(mem, w, kind):
     return slot
 
 
-@kernel
 def remove_ready(mem, slot):
     """Remove a ready task from anywhere in its chain."""
     chain = chain_of(mem, slot)
@@ -123,7 +112,6 @@ def remove_ready(mem, slot):
     mem[L.AFFINITY + kind_of(mem, slot)] -= affinity_of(mem, slot) >= 0
 
 
-@kernel
 def push_candidate(mem, slot):
     """Note a task whose live producers are all in frames. A full array drops it: it is a hint.
 
@@ -140,26 +128,22 @@ def push_candidate(mem, slot):
         mem[L.CANDIDATES_TAIL + kind] = tail + 1
 
 
-@kernel
 def has_candidate(mem, kind):
     return mem[L.CANDIDATES_HEAD + kind] != mem[L.CANDIDATES_TAIL + kind]
 
 
-@kernel
 def first_candidate(mem, kind):
     """Return the oldest candidate of a worker type (there is one); its state may have changed since."""
     head = int(mem[L.CANDIDATES_HEAD + kind])
     return int(mem[L.CANDIDATES + kind * L.CANDIDATES_CAPACITY + head % L.CANDIDATES_CAPACITY])
 
 
-@kernel
 def push_consumed(mem, slot):
     """Leave a consumed slot for the Orch thread (the caller holds the pass lock)."""
     mem[slot + L.S_LINK] = mem[L.CONSUMED_HEAD]
     mem[L.CONSUMED_HEAD] = slot
 
 
-@kernel
 def take_consumed(mem):
     """Take the whole chain of consumed slots (the caller holds the pass lock)."""
     head = int(mem[L.CONSUMED_HEAD])

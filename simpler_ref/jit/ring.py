@@ -55,20 +55,17 @@ from __future__ import annotations
 from . import layout as L
 from .atomics import store, unlikely
 from .journal import note_held
-from .kernel import kernel
 
 LINE = L.LINE
 RING_BLOCK = L.RING_BLOCK
 HEAP_ALIGN = L.HEAP_ALIGN
 
 
-@kernel
 def align(nbytes):
     """Round a request up to the heap alignment."""
     return (nbytes + HEAP_ALIGN - 1) & -HEAP_ALIGN
 
 
-@kernel
 def ring_of_depth(mem, depth):
     """Return the ring of a 0-based scope depth: the depth itself, at most the last ring.
 
@@ -79,7 +76,6 @@ def ring_of_depth(mem, depth):
     return max(0, min(depth, int(mem[L.RINGS]) - 1))
 
 
-@kernel
 def alloc(mem, nbytes, depth):
     """Claim a task id, a slot and, for nbytes > 0, a slab: all of them or nothing.
 
@@ -141,7 +137,6 @@ def alloc(mem, nbytes, depth):
     return slot
 
 
-@kernel
 def outside_window(mem):
     """Say whether the next id would be too far above the oldest live task's: one ring, and a window."""
     if mem[L.ID_WINDOW] == 0 or mem[L.LIVE] == 0 or mem[L.STREAM] != 0:
@@ -150,7 +145,6 @@ def outside_window(mem):
     return mem[L.NEXT_TASK_ID] - mem[oldest + L.S_ID] >= mem[L.ID_WINDOW]
 
 
-@kernel
 def make_fifo_room(mem, ring):
     """Drop released allocations from a full FIFO; double its capacity if most are live.
 
@@ -177,7 +171,6 @@ def make_fifo_room(mem, ring):
         mem[L.FIFO_MASK + ring] = double(mem, int(mem[L.A_FIFO + ring]), alive, L.FIFO_WORDS, mask)
 
 
-@kernel
 def double(mem, base, first, words, mask):
     """Double a circular array's capacity: move each entry to its new position.
 
@@ -193,19 +186,16 @@ def double(mem, base, first, words, mask):
     return wider
 
 
-@kernel
 def slab_before_cursor(mem, ring, nbytes):
     """Return the address of the last `nbytes` (aligned) allocated from a ring."""
     r = RING_BLOCK + ring * LINE
     return int(mem[r + L.R_BASE] + mem[r + L.R_CURSOR]) - nbytes
 
 
-@kernel
 def fifo_entry(mem, ring, position):
     return int(mem[L.A_FIFO + ring]) + (position & int(mem[L.FIFO_MASK + ring])) * L.FIFO_WORDS
 
 
-@kernel
 def release(mem, slot):
     """Release a slot, and free the bytes of its ring's oldest run of released allocations.
 
@@ -239,7 +229,6 @@ def release(mem, slot):
     mem[L.LIVE] -= 1
 
 
-@kernel
 def rewind(mem, ring):
     """Start an empty ring over at offset 0, with a short FIFO."""
     r = RING_BLOCK + ring * LINE
@@ -251,7 +240,6 @@ def rewind(mem, ring):
     mem[L.FIFO_MASK + ring] = L.CIRCULAR_SMALLEST - 1
 
 
-@kernel
 def reset_to_empty(mem):
     """Forget every task: ids start at 0 again, every ring is empty, every slot is free.
 

@@ -70,7 +70,7 @@ from .dispatch import dispatch
 from .graph import wire_all
 from .hazards import forget_all
 from .journal import note_run, note_span
-from .kernel import kernel, shared
+from .kernel import shared
 from .mailbox import STATE_MASK, is_done, worker_at
 from .queues import has_candidate, has_ready, take_consumed
 from .ring import reset_to_empty
@@ -110,7 +110,6 @@ def scheduler_pass(mem):
     return moved + collected
 
 
-@kernel
 def two_passes(mem):
     """Run a pass, and a second one for what the first collected."""
     before = answers(mem)
@@ -120,13 +119,11 @@ def two_passes(mem):
     return moved
 
 
-@kernel
 def answers(mem):
     """Return a number that changes with each answer collected."""
     return ended_tasks(mem) + mem[L.RETURNED_COUNT]
 
 
-@kernel
 def has_work(mem):
     """Say whether a pass would find work: what a thread checks before it parks.
 
@@ -149,13 +146,11 @@ def has_work(mem):
     return False
 
 
-@kernel
 def any_deferred(mem):
     """Say whether a ready task is deferred for a worker that is awake."""
     return mem[L.DEFERRED_SINCE] != 0 or mem[L.DEFERRED_SINCE + 1] != 0
 
 
-@kernel
 def may_miss_an_end(mem):
     """Say whether a worker may stay idle because no thread sees the end that a task waits for.
 
@@ -173,7 +168,6 @@ def may_miss_an_end(mem):
 
 
 # ---------------------------------------------------------------- the Orch thread's share
-@kernel
 def orch_pass(mem):
     """Run a pass as the Orch thread and reclaim what was consumed.
 
@@ -191,7 +185,6 @@ def orch_pass(mem):
     return moved + reclaim_chain(mem, slot)  # which may be room for a submit that waits
 
 
-@kernel
 def pass_after_submit(mem):
     """Run the pass that a submit needs, as the Orch thread; put an active Scheduler thread on standby."""
     show_up(mem)
@@ -201,7 +194,6 @@ def pass_after_submit(mem):
     have_time_kept(mem)
 
 
-@kernel
 def submit_and_pass(mem, callable_word, counts, members, words):
     """Submit a task or a group, as `submit_task` does, with the pass that it needs, or WRONG_THREAD."""
     if thread_id() != mem[L.ORCH_THREAD]:
@@ -212,7 +204,6 @@ def submit_and_pass(mem, callable_word, counts, members, words):
     return slot
 
 
-@kernel
 def have_time_kept(mem):
     """Have the Scheduler thread sleep with a timer if a task waits and the Orch thread may go away."""
     if any_deferred(mem) or may_miss_an_end(mem):
@@ -221,7 +212,6 @@ def have_time_kept(mem):
     watch_groups(mem)
 
 
-@kernel
 def ask_for_clock(mem):
     """Have the Scheduler thread, if it sleeps and needs a timer, sleep on with one.
 
@@ -234,7 +224,6 @@ def ask_for_clock(mem):
             futex_wake(mem, L.PARK_SCHED)
 
 
-@kernel
 def show_up(mem):
     """Say that the Orch thread is here, and on which core; an active Scheduler thread goes on standby.
 
@@ -248,7 +237,6 @@ def show_up(mem):
         compare_exchange(mem, L.PARK_SCHED, L.ACTIVE, L.STANDBY)
 
 
-@kernel
 def pass_in_bulk(mem, slot):
     """Run a pass as the Orch thread after a submit in bulk, if one is due.
 
@@ -270,7 +258,6 @@ def pass_in_bulk(mem, slot):
         leave_pass_out(mem)
 
 
-@kernel
 def leave_pass_out(mem):
     """Show up as the Orch thread without a pass; it may go away for long afterwards."""
     mem[L.ORCH_PASSES] += 1
@@ -279,7 +266,6 @@ def leave_pass_out(mem):
         ask_for_clock(mem)
 
 
-@kernel
 def is_due(mem, slot):
     """Say whether a submit needs a pass whatever the workers have: for a group, which may have to wait,
     for a deferred task, after a death, and when many tasks wait to be wired.
@@ -291,7 +277,6 @@ def is_due(mem, slot):
     return mem[L.WIRING_PUSHED] - load(mem, L.WIRING_TAKEN) >= L.PASS_AT_LATEST
 
 
-@kernel
 def is_any_worker_free(mem, slot):
     """Say whether a worker of a task's type has no task.
 
@@ -309,7 +294,6 @@ def is_any_worker_free(mem, slot):
     return asleep and not (at_work and has_to_wait(mem, slot))
 
 
-@kernel
 def runs_low(mem):
     """Say whether a busy worker has no more tasks left than its reserve."""
     for worker in range(mem[L.WORKERS]):
@@ -319,7 +303,6 @@ def runs_low(mem):
     return False
 
 
-@kernel
 def has_to_wait(mem, slot):
     """Say whether a task just submitted waits for another that is not done."""
     edge = edges_at(mem, slot)
@@ -332,7 +315,6 @@ def has_to_wait(mem, slot):
     return False
 
 
-@kernel
 def has_reserve(mem, w):
     """Say whether a worker has more tasks left than its reserve; look at one frame.
 
@@ -347,7 +329,6 @@ def has_reserve(mem, w):
     return load(mem, w + at + L.W_MAILBOX + L.MAIL_STATE) & STATE_MASK == L.TASK_READY
 
 
-@kernel
 def stuck_since(mem):
     """Return since when a group not yet warned of has waited for its workers, or 0.
 
@@ -361,7 +342,6 @@ def stuck_since(mem):
     return first
 
 
-@kernel
 def watch_groups(mem):
     """Have the Scheduler thread watch a group that waits, at most once in STUCK_NS."""
     if stuck_since(mem) != 0:
@@ -370,7 +350,6 @@ def watch_groups(mem):
             notify(mem, L.PARK_SCHED)
 
 
-@kernel
 def help_scheduler(mem, live, ended, taken, call, slice_ns):
     """Help until a goal is reached, see `help_until`; the Orch thread may go away for long afterwards."""
     began = now_ns() if mem[L.TRACING] == L.TRACE_ALL else 0
@@ -388,7 +367,6 @@ def help_scheduler(mem, live, ended, taken, call, slice_ns):
     return answer
 
 
-@kernel
 def have_ended(mem, ended):
     """Say whether `ended` tasks of the run are terminal; never if it is negative.
 
@@ -398,12 +376,10 @@ def have_ended(mem, ended):
     return 0 <= ended <= ended_tasks(mem)
 
 
-@kernel
 def ended_tasks(mem):
     return mem[L.COMPLETED_COUNT] + mem[L.FAILED_COUNT]
 
 
-@kernel
 def help_until(mem, live, ended, taken, call, slice_ns):
     """Run passes as the Orch thread, and sleep between them, until a goal is reached.
 
@@ -471,7 +447,6 @@ def help_until(mem, live, ended, taken, call, slice_ns):
             return L.INTERRUPTED
 
 
-@kernel
 def has_settled(mem, slot):
     """Say whether a call has ended, and its value or its failure is there.
 
@@ -481,7 +456,6 @@ def has_settled(mem, slot):
     return state == L.COMPLETED or (state == L.FAILED and mem[slot + L.S_FANIN] == 0)
 
 
-@kernel
 def has_come_on(mem, taken):
     """Say whether the Scheduler has progressed since a call found no room: `taken` is WIRING_TAKEN then.
 
@@ -490,7 +464,6 @@ def has_come_on(mem, taken):
     return taken >= 0 and (load(mem, L.RUN_ERROR) != 0 or load(mem, L.WIRING_TAKEN) != taken)
 
 
-@kernel
 def keeps_core(mem, waited):
     """Say whether the Orch thread, due to back off, still keeps its core: an answer may be near.
 
@@ -518,7 +491,6 @@ def keeps_core(mem, waited):
     return False
 
 
-@kernel
 def is_one_at_work_elsewhere(mem):
     """Say whether a worker process with a task was last seen on another core."""
     here = core_here() + 1
@@ -531,7 +503,6 @@ def is_one_at_work_elsewhere(mem):
 
 
 # ---------------------------------------------------------------- runs
-@kernel
 def begin_run(mem):
     """Forget the last run's error and counts."""
     store(mem, L.CANCEL, 0)
@@ -544,7 +515,6 @@ def begin_run(mem):
     note_run(mem, 2 if mem[L.STREAM] != 0 else 1)
 
 
-@kernel
 def end_run(mem):
     """Start over after everything is reclaimed: ids at 0, every structure as small as at first."""
     if mem[L.TRACK_READS] != 0:
@@ -555,7 +525,6 @@ def end_run(mem):
 
 
 # ---------------------------------------------------------------- the Scheduler thread
-@kernel
 def scheduler_loop(mem, timer_ns):
     """Be the Scheduler thread until STOPPING is set. It never spins and never polls.
 
@@ -622,7 +591,6 @@ def scheduler_loop(mem, timer_ns):
     return L.OK
 
 
-@kernel
 def is_quiet(mem, mode):
     """Say whether the Scheduler thread may sleep: nothing to do, and a timer if it needs one."""
     if has_work(mem):

@@ -38,7 +38,6 @@ from .fail_points import (
     fail_point,
 )
 from .journal import journal_of_worker, note_ran, note_request, note_span
-from .kernel import kernel
 from .mailbox import (
     STATE_MASK,
     copy_words,
@@ -51,7 +50,6 @@ from .mailbox import (
 from .waiting import be_awake, commit, notify_as_worker, prepare
 
 
-@kernel
 def announce_done(mem, w):
     """Wake the thread that has to collect a completion of this worker.
 
@@ -65,7 +63,6 @@ def announce_done(mem, w):
         notify_as_worker(mem, w, L.PARK_SCHED)
 
 
-@kernel
 def announce_uncollected(mem, w):
     """Wake a sleeping thread, also on standby, if the last answer of an idle worker is uncollected."""
     last = w + frame_before(mem, int(mem[w + L.W_AT])) + L.W_MAILBOX + L.MAIL_STATE
@@ -77,7 +74,6 @@ def announce_uncollected(mem, w):
         notify_as_worker(mem, w, L.PARK_SCHED)
 
 
-@kernel
 def post(mem, w, state, error):
     """Write the worker's answer: state and error code in one store (worker side).
 
@@ -87,7 +83,6 @@ def post(mem, w, state, error):
     exchange(mem, served(mem, w), state | error << L.HALF)
 
 
-@kernel
 def post_done(mem, w, outcome):
     """Answer the task in the current frame, and go on to the next one (worker side).
 
@@ -115,7 +110,6 @@ def post_done(mem, w, outcome):
     mem[w + L.W_AT] = frame_after(mem, at)
 
 
-@kernel
 def note_beginning(mem, w, number):
     """Note when a task, or a control request, begins (worker side): exactly, if a trace is taken."""
     mem[w + L.W_SINCE] = coarse_ns()
@@ -124,13 +118,11 @@ def note_beginning(mem, w, number):
         mem[w + L.W_BEGAN] = now_ns()
 
 
-@kernel
 def cache_line(mem, w):
     digest = w + int(mem[w + L.W_AT]) + L.W_MAILBOX + L.MAIL_DIGEST
     return w + L.W_CACHE + (int(mem[digest]) & (L.DIGEST_CACHE - 1)) * L.DIGEST_CACHE_WORDS
 
 
-@kernel
 def resolve(mem, w):
     """Decode a task, and look up its callable: its local slot, COMPILED with W_LEAF set, or RESOLVE.
 
@@ -156,7 +148,6 @@ def resolve(mem, w):
     return (int(mem[line + L.CACHE_LOCAL]) - 1) | at // L.WORKER_WORDS << L.HALF
 
 
-@kernel
 def code_of_call(mem, w, frame):
     """Return the address of compiled code for the call in a frame, 0 if its function has none here."""
     key = int(mem[frame + L.W_MAILBOX + mem[frame + L.W_SCALARS_AT] // L.WORD]) & L.CALL_KEY
@@ -164,7 +155,6 @@ def code_of_call(mem, w, frame):
     return int(mem[line + L.CODE_ADDRESS]) if mem[line + L.CODE_KEY] == key else 0
 
 
-@kernel
 def code_line(mem, w, key):
     """Return the entry of a key; if it has none, a free one, or the one that it may replace."""
     first = key // L.LINE
@@ -175,7 +165,6 @@ def code_line(mem, w, key):
     return w + L.W_CODES + first % L.CODES * L.CODE_WORDS
 
 
-@kernel
 def note_code(mem, worker, key, address):
     """Note the compiled code of a function, for the calls that follow (worker side)."""
     line = code_line(mem, worker_at(mem, worker), key)
@@ -183,7 +172,6 @@ def note_code(mem, worker, key, address):
     mem[line + L.CODE_ADDRESS] = address
 
 
-@kernel
 def remember(mem, worker, local_slot, leaf):
     """Put the digest in the mailbox into the worker's cache, and resolve it (worker side)."""
     w = worker_at(mem, worker)
@@ -195,7 +183,6 @@ def remember(mem, worker, local_slot, leaf):
     return resolve(mem, w)
 
 
-@kernel
 def forget_digests(mem, worker):
     """Empty the worker's cache of local slots (worker side)."""
     start = worker_at(mem, worker) + L.W_CACHE
@@ -203,7 +190,6 @@ def forget_digests(mem, worker):
         mem[start + k] = 0
 
 
-@kernel
 def may_start(mem, frame):
     """Say whether the tasks that a task in a frame waits for have ended (worker side).
 
@@ -224,7 +210,6 @@ def may_start(mem, frame):
     return answer if skip == 0 else skip
 
 
-@kernel
 def how_it_ended(mem, at):
     """Return what an awaited end means for the task that waits for it: as `may_start`, without W_SKIP."""
     ended = load(mem, int(mem[at]))
@@ -235,7 +220,6 @@ def how_it_ended(mem, at):
     return L.SKIPPED if ended & 3 == L.ENDED_BADLY else L.RETURNED
 
 
-@kernel
 def may_follow(mem, w, frame):
     """Say whether a task in a frame waits only for tasks in front of it (worker side).
 
@@ -254,7 +238,6 @@ def may_follow(mem, w, frame):
     return load(mem, frame + L.W_SKIP) == 0
 
 
-@kernel
 def task_ahead(mem, worker, distance):
     """Say whether the task that is `distance` behind the current one can start already (worker side).
 
@@ -275,7 +258,6 @@ def task_ahead(mem, worker, distance):
     return ticket_of(mem, w, at)
 
 
-@kernel
 def task_behind(mem, worker, distance):
     """Say whether the task that is `distance` behind the current one may follow it at once (worker side).
 
@@ -295,7 +277,6 @@ def task_behind(mem, worker, distance):
     return ticket_of(mem, w, at)
 
 
-@kernel
 def frame_behind(mem, w, distance):
     at = int(mem[w + L.W_AT])
     for _ in range(distance):
@@ -303,17 +284,14 @@ def frame_behind(mem, w, distance):
     return at
 
 
-@kernel
 def has_task(mem, frame):
     return load(mem, frame + L.W_MAILBOX + L.MAIL_STATE) & STATE_MASK == L.TASK_READY
 
 
-@kernel
 def ticket_of(mem, w, at):
     return ((int(mem[w + at + L.W_ENDED]) >> 2) + 1) << L.HALF | at // L.WORKER_WORDS
 
 
-@kernel
 def look_out(mem, worker, frame, filled):
     """Sleep until a frame is filled again, or `end_look_out` (worker side, a second thread).
 
@@ -330,7 +308,6 @@ def look_out(mem, worker, frame, filled):
     be_awake(mem, w + L.W_LOOKOUT)
 
 
-@kernel
 def receive(mem, worker):
     """Spin until a task or a request to stop is there, at most SPIN_NS (worker side).
 
@@ -397,7 +374,6 @@ def receive(mem, worker):
             offer_core(mem, w + L.W_BACK_OFF)
 
 
-@kernel
 def finish_and_receive(mem, worker, error):
     """Post TASK_DONE with an error code and wait for the next task (worker side); see `receive`."""
     w = worker_at(mem, worker)
@@ -408,7 +384,6 @@ def finish_and_receive(mem, worker, error):
     return receive(mem, worker)
 
 
-@kernel
 def run_leaves(mem, worker):
     """Run the compiled leaf of the task received, and those of the tasks that follow (worker side).
 
@@ -436,7 +411,6 @@ def run_leaves(mem, worker):
     return local
 
 
-@kernel
 def finish_control_and_receive(mem, worker, error):
     """Post CONTROL_DONE with an error code and wait for the next task (worker side).
 
@@ -453,7 +427,6 @@ def finish_control_and_receive(mem, worker, error):
     return receive(mem, worker)
 
 
-@kernel
 def park_and_receive(mem, worker):
     """Sleep until a task or a request to stop is there (worker side); see `receive`."""
     w = worker_at(mem, worker)
@@ -479,7 +452,6 @@ def park_and_receive(mem, worker):
     return answer
 
 
-@kernel
 def report_ready(mem, worker):
     """Say INIT_DONE (worker side)."""
     w = worker_at(mem, worker)

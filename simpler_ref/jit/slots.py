@@ -19,7 +19,6 @@ from typing import NamedTuple
 from . import layout as L
 from .atomics import compare_exchange, fetch_add, load, store, unlikely
 from .journal import note_step
-from .kernel import kernel
 
 SUBMIT, ALLOC, INPUTS_DONE, POISON, DISPATCH, COMPLETE = range(6)
 FAIL, RELEASE, RECLAIM, RUN_AGAIN, FORGIVE = range(6, 11)
@@ -107,7 +106,6 @@ JOURNALS = tuple(
 """The journal in which an event is noted; -1: who does it notes it."""
 
 
-@kernel
 def step(mem, slot, event):
     """Let an event happen to a slot.
 
@@ -128,7 +126,6 @@ def step(mem, slot, event):
     return L.OK
 
 
-@kernel
 def acquire_ref(mem, producer):
     """Acquire a reference to a producer for a consumer, unless the producer is already consumed.
 
@@ -145,7 +142,6 @@ def acquire_ref(mem, producer):
             return True
 
 
-@kernel
 def release_ref(mem, slot):
     """Release one reference; the last one moves the slot to CONSUMED.
 
@@ -161,7 +157,6 @@ def release_ref(mem, slot):
     return step(mem, slot, RELEASE) == L.OK
 
 
-@kernel
 def prepare(mem, slot, callable_word, total, released):
     """Fill the fields of a fresh slot that do not come from its arguments."""
     mem[slot + L.S_FANOUT] = total | released << L.HALF
@@ -174,29 +169,24 @@ def prepare(mem, slot, callable_word, total, released):
     mem[slot + L.S_VALUE] = 0
 
 
-@kernel
 def is_in_frame(mem, slot):
     """Say whether a single task that has not ended is in a frame of a worker."""
     return mem[slot + L.S_FRAME] != 0 and mem[slot + L.S_MEMBERS] == 0
 
 
 # ---------------------------------------------------------------- the callable word
-@kernel
 def index_of(mem, slot):
     return int(mem[slot + L.S_CALLABLE]) & L.CALLABLE_MASK
 
 
-@kernel
 def kind_of(mem, slot):
     return int(mem[slot + L.S_CALLABLE]) >> L.WORD_KIND & 0xF
 
 
-@kernel
 def affinity_of(mem, slot):
     """Return the only worker that may run a task, or -1."""
     return (int(mem[slot + L.S_CALLABLE]) >> L.WORD_WORKER & L.WORKER_MASK) - 1
 
 
-@kernel
 def config_of(mem, slot):
     return int(mem[slot + L.S_CALLABLE]) >> L.WORD_CONFIG & L.CONFIG_MASK

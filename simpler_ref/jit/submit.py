@@ -58,7 +58,6 @@ from . import layout as L
 from .atomics import fetch_add, load, stay_aside, unlikely
 from .hazards import collect_readers, conflict_at, make_access_room, note_conflict, note_reads
 from .journal import note, note_edge, note_scope, number_of
-from .kernel import kernel
 from .queues import push_wiring, wiring_full
 from .ring import align, alloc, release, ring_of_depth, slab_before_cursor
 from .slots import (
@@ -93,7 +92,6 @@ TOO_MANY_BYTES = 1 << 62
 
 
 # ---------------------------------------------------------------- tensors of a task
-@kernel
 def owner_of(mem, slot, t, i):
     """Return the owner of the memory that a task's tensor `i` is in: -1 the host, else a worker."""
     if not is_child_memory(mem, t):
@@ -102,7 +100,6 @@ def owner_of(mem, slot, t, i):
     return worker_of(mem, members_at(mem, slot), members, word, i)
 
 
-@kernel
 def in_a_ring(mem, data):
     """Say whether an address is in the heap rings, which are contiguous."""
     offset = data - int(mem[L.RING_BLOCK + L.R_BASE])
@@ -110,7 +107,6 @@ def in_a_ring(mem, data):
 
 
 # ---------------------------------------------------------------- bodies that do not fit the slot
-@kernel
 def size_class(words):
     """Return the smallest class of spill blocks that holds `words` words."""
     kind = 0
@@ -119,7 +115,6 @@ def size_class(words):
     return kind
 
 
-@kernel
 def could_have_room(mem, words):
     """Say whether a body of `words` words would fit if there were no others."""
     if words <= L.INLINE_WORDS:
@@ -127,7 +122,6 @@ def could_have_room(mem, words):
     return L.SPILL_SMALLEST << size_class(words) <= mem[L.A_SPILL_END] - mem[L.A_SPILL]
 
 
-@kernel
 def spill_has_room(mem, words):
     """Say whether a body of `words` words fits, in its slot or in a spill block."""
     if words <= L.INLINE_WORDS:
@@ -138,7 +132,6 @@ def spill_has_room(mem, words):
     return mem[L.SPILL_USED] + (L.SPILL_SMALLEST << kind) <= mem[L.A_SPILL_END]
 
 
-@kernel
 def take_body(mem, slot, counts, members, words):
     """Give a slot the counts of its arguments, and room for its body, with an empty output mask.
 
@@ -160,46 +153,38 @@ def take_body(mem, slot, counts, members, words):
         mem[body + k] = 0
 
 
-@kernel
 def body_words(tensors, scalars, members, edges):
     """Return the words of a body: output mask, tensors, scalars, members, at most `edges` edges."""
     arguments = argument_words(tensors, scalars) + members * L.MEMBER_WORDS
     return mask_words(tensors) + arguments + edges * EDGE_WORDS
 
 
-@kernel
 def argument_words(tensors, scalars):
     """Return the words of some tensors and scalars on their way to a mailbox."""
     return tensors * TENSOR_WORDS + scalars * L.SCALAR_WORDS
 
 
-@kernel
 def mask_words(tensors):
     """Return the words of the output mask: two bits per tensor."""
     return (tensors + L.MASK_TENSORS - 1) // L.MASK_TENSORS
 
 
-@kernel
 def tensors_at(mem, slot):
     return int(mem[slot + L.S_BODY]) + mask_words(int(mem[slot + L.S_COUNTS]) & L.LOW_HALF)
 
 
-@kernel
 def scalars_at(mem, slot):
     return tensors_at(mem, slot) + (int(mem[slot + L.S_COUNTS]) & L.LOW_HALF) * TENSOR_WORDS
 
 
-@kernel
 def members_at(mem, slot):
     return scalars_at(mem, slot) + (int(mem[slot + L.S_COUNTS]) >> L.HALF) * L.SCALAR_WORDS
 
 
-@kernel
 def edges_at(mem, slot):
     return members_at(mem, slot) + int(mem[slot + L.S_MEMBERS]) * L.MEMBER_WORDS
 
 
-@kernel
 def release_body(mem, slot):
     body = int(mem[slot + L.S_BODY])
     if body == slot + L.S_INLINE:
@@ -211,7 +196,6 @@ def release_body(mem, slot):
     mem[L.SPILL_FREE + kind] = body
 
 
-@kernel
 def forget_bodies(mem):
     """Free all spill blocks (no task is live), so that their memory can be split into other sizes."""
     if mem[L.SPILL_USED] != mem[L.A_SPILL]:
@@ -221,7 +205,6 @@ def forget_bodies(mem):
 
 
 # ---------------------------------------------------------------- submit
-@kernel
 def submit_task(mem, callable_word, counts, members, words):
     """Add one task to the graph: the seven steps.
 
@@ -290,7 +273,6 @@ def submit_task(mem, callable_word, counts, members, words):
     return slot  # step 7
 
 
-@kernel
 def are_there(mem, words, counts, members):
     """Say whether the words match the counts, and a group's members share out all arguments.
 
@@ -316,7 +298,6 @@ def are_there(mem, words, counts, members):
     return members == 0 or (tensors == 0 and scalars == 0)
 
 
-@kernel
 def has_bytes(words, t):
     """Say whether a tensor has an element type, at most five dimensions, and fewer than TOO_MANY_BYTES.
 
@@ -336,7 +317,6 @@ def has_bytes(words, t):
     return count < TOO_MANY_BYTES
 
 
-@kernel
 def fits_mailbox(words, counts, members):
     """Say whether the arguments of a task, or of each member of a group, fit a mailbox."""
     if members == 0:
@@ -349,13 +329,11 @@ def fits_mailbox(words, counts, members):
     return True
 
 
-@kernel
 def frame_bytes(counts):
     """Return the bytes of an args blob."""
     return L.WORD * (1 + (counts & L.LOW_HALF) * TENSOR_WORDS + (counts >> L.HALF))
 
 
-@kernel
 def store_arguments(mem, slot, words, slab_bytes):
     """Copy everything into the slot, tensors without their tags; carve the slabs of the outputs.
 
@@ -386,7 +364,6 @@ def store_arguments(mem, slot, words, slab_bytes):
         mem[at + first + k] = words[first + k]
 
 
-@kernel
 def find_producers(mem, slot, words):
     """Look up every buffer read; reference each producer once, and the owner of its slab.
 
@@ -424,7 +401,6 @@ def find_producers(mem, slot, words):
     return edges
 
 
-@kernel
 def add_readers(mem, slot, words, edges, readers):
     """Have a task wait for the end of those that `collect_readers` has found.
 
@@ -444,7 +420,6 @@ def add_readers(mem, slot, words, edges, readers):
     return edges
 
 
-@kernel
 def add_edge(mem, first, edges, producer, stamp, consumer):
     """Reference a producer and note the edge, unless this task has it already or it is CONSUMED.
 
@@ -463,7 +438,6 @@ def add_edge(mem, first, edges, producer, stamp, consumer):
     return write_edge(mem, first + edges * EDGE_WORDS, producer, consumer)
 
 
-@kernel
 def write_edge(mem, edge, producer, consumer):
     """Write an edge, with a reference to its producer, unless that is CONSUMED; return how many."""
     if not acquire_ref(mem, producer):
@@ -475,7 +449,6 @@ def write_edge(mem, edge, producer, consumer):
     return 1
 
 
-@kernel
 def wait_for_kept(mem, first, edges, producer, consumer):
     """Wait also for a task kept for its memory, which is the producer of another buffer too, or reads."""
     for k in range(edges):
@@ -485,7 +458,6 @@ def wait_for_kept(mem, first, edges, producer, consumer):
             mem[L.EDGE_COUNT] += 1
 
 
-@kernel
 def note_arguments(mem, slot, words):
     """Note the tensors of a task that is being submitted, with their tags."""
     stay_aside()
@@ -511,7 +483,6 @@ def note_arguments(mem, slot, words):
             note_extras(mem, slot, words, i, at + t + L.TENSOR_KIND)
 
 
-@kernel
 def note_extras(mem, slot, words, i, kind):
     """Note the dimensions of a tensor; tell a sub worker, beside the tensor's `kind`, when to dump it."""
     t = i * TENSOR_WORDS
@@ -532,7 +503,6 @@ def note_extras(mem, slot, words, i, kind):
         mem[kind] |= stages << L.TENSOR_TAG_SHIFT | i << L.TENSOR_NUMBER_SHIFT
 
 
-@kernel
 def register_outputs(mem, slot, words):
     """Make the task the producer of every buffer it writes, and note these buffers.
 
@@ -556,7 +526,6 @@ def register_outputs(mem, slot, words):
 
 
 # ---------------------------------------------------------------- alloc
-@kernel
 def alloc_buffer(mem, words):
     """Add a synthetic task, already COMPLETED, that owns a slab.
 
@@ -597,7 +566,6 @@ def alloc_buffer(mem, words):
 
 
 # ---------------------------------------------------------------- scopes
-@kernel
 def register_task(mem, slot):
     """Add the reference of the innermost open scope, if there is one, to a fresh slot."""
     depth = int(mem[L.SCOPE_DEPTH])
@@ -608,7 +576,6 @@ def register_task(mem, slot):
     mem[L.SCOPE_STACK + depth - 1] = slot
 
 
-@kernel
 def open_scope(mem):
     """Open a scope: tasks submitted from now on belong to it.
 
@@ -625,7 +592,6 @@ def open_scope(mem):
     return L.OK
 
 
-@kernel
 def close_scope(mem):
     """End the innermost scope: release its reference to each of its tasks. Does not wait.
 
@@ -648,7 +614,6 @@ def close_scope(mem):
 
 
 # ---------------------------------------------------------------- reclamation
-@kernel
 def reclaim(mem, slot):
     """Reclaim a CONSUMED slot: its TensorMap entries, its body, its slab, itself.
 
@@ -667,7 +632,6 @@ def reclaim(mem, slot):
     return L.OK
 
 
-@kernel
 def reclaim_chain(mem, slot):
     """Reclaim a chain of CONSUMED slots, through S_LINK; return how many there were."""
     count = 0
@@ -679,7 +643,6 @@ def reclaim_chain(mem, slot):
     return count
 
 
-@kernel
 def free_value(mem, slot):
     """Release the blocks of a call's arguments and value, and the call whose failure it shares.
 
@@ -697,7 +660,6 @@ def free_value(mem, slot):
     return L.NONE
 
 
-@kernel
 def reclaim_slot(mem, slot):
     body = int(mem[slot + L.S_BODY])
     at = tensors_at(mem, slot)

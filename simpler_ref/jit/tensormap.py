@@ -14,12 +14,10 @@ Rule     ORCH-ALLOC-7, ORCH-MAP-1, ORCH-MAP-3, ORCH-MAP-6, ORCH-MAP-8
 from __future__ import annotations
 
 from . import layout as L
-from .kernel import kernel
 
 ENTRY_WORDS = L.ENTRY_WORDS
 
 
-@kernel
 def home(data, owner, mask):
     """Return the preferred index of a key: multiplicative hashing, all bits of the address count."""
     x = (data ^ data >> 29) + owner * 40503
@@ -27,7 +25,6 @@ def home(data, owner, mask):
     return (x ^ x >> 23) & mask
 
 
-@kernel
 def find(mem, data, owner):
     """Return the entry of the key, or the empty one where it belongs."""
     base = int(mem[L.MAP_BASE])
@@ -42,13 +39,11 @@ def find(mem, data, owner):
         index = (index + 1) & mask
 
 
-@kernel
 def lookup(mem, data, owner):
     """Return the current producer of a buffer, or NONE."""
     return int(mem[find(mem, data, owner) + L.E_SLOT])
 
 
-@kernel
 def has_room(mem, keys):
     """Say whether `keys` more entries leave the table at most half full; grow it if necessary."""
     while 2 * (mem[L.MAP_COUNT] + keys) > mem[L.MAP_MASK] + 1:
@@ -57,7 +52,6 @@ def has_room(mem, keys):
     return True
 
 
-@kernel
 def grow(mem):
     """Move every entry into a table of twice the size; False if the area is too small."""
     old_base = int(mem[L.MAP_BASE])
@@ -79,7 +73,6 @@ def grow(mem):
     return True
 
 
-@kernel
 def insert(mem, data, owner, slot):
     """Make `slot` the producer of a buffer; the previous one keeps the consumers it has."""
     entry = find(mem, data, owner)
@@ -91,14 +84,12 @@ def insert(mem, data, owner, slot):
     mem[entry + L.E_SLOT] = slot
 
 
-@kernel
 def insert_slab(mem, data, owner, slot):
     """Make `slot` the producer and the owner of a slab it was just given."""
     insert(mem, data, owner, slot)
     mem[find(mem, data, owner) + L.E_SLAB] = slot
 
 
-@kernel
 def erase(mem, data, owner, slot):
     """Remove a task from a key's entry: a newer producer stays (D5).
 
@@ -140,7 +131,6 @@ def erase(mem, data, owner, slot):
     return True
 
 
-@kernel
 def reset(mem):
     """Make an empty table small again, so that it stays in the cache."""
     if mem[L.MAP_COUNT] == 0:

@@ -14,20 +14,17 @@ Rule     CALL-HAZARD-4, ORCH-AUTO-1, ORCH-AUTO-5, ORCH-AUTO-7, ORCH-INV-2, ORCH-
 from __future__ import annotations
 
 from . import layout as L
-from .kernel import kernel
 
 DTYPE_SIZES = L.DTYPE_SIZES
 LOOP_WORDS = 2
 """Turns, and bytes from one to the next."""
 
 
-@kernel
 def tag_of(words, t):
     """Return the tag that a tensor has in its padding on its way into submit."""
     return int(words[t + L.TENSOR_KIND]) >> L.TENSOR_TAG_SHIFT & 0xFF
 
 
-@kernel
 def nbytes_of(words, t):
     """Return the bytes of a tensor: product of its dimensions times its element size.
 
@@ -46,19 +43,16 @@ def nbytes_of(words, t):
     return count
 
 
-@kernel
 def is_child_memory(words, t):
     """Say whether a tensor's address is in the memory of a next-level worker, not the host's."""
     return int(words[t + L.TENSOR_KIND]) & L.TENSOR_CHILD != 0
 
 
-@kernel
 def member_affinity(words, member):
     """Return the only worker that may run a member of a group, or -1."""
     return (int(words[member + L.MEMBER_WORKER]) & L.LOW_HALF) - 1
 
 
-@kernel
 def worker_of(words, member, members, callable_word, i):
     """Return the only worker that may have tensor `i` of a task, or -1; its members begin at `member`."""
     for _ in range(members):
@@ -69,37 +63,31 @@ def worker_of(words, member, members, callable_word, i):
     return (callable_word >> L.WORD_WORKER & L.WORKER_MASK) - 1
 
 
-@kernel
 def reads(tag):
     """Say whether a tag looks its buffer up: INPUT and INOUT do."""
     return tag == L.INPUT or tag == L.INOUT
 
 
-@kernel
 def writes(tag):
     """Say whether a tag makes the task the producer: OUTPUT, INOUT and OUTPUT_EXISTING do."""
     return tag == L.OUTPUT or tag == L.INOUT or tag == L.OUTPUT_EXISTING
 
 
-@kernel
 def has_key(words, t, data):
     """Say whether a tensor is a buffer that tasks may wait for: it has an address, and bytes there."""
     return data != 0 and nbytes_of(words, t) != 0
 
 
-@kernel
 def is_auto_output(words, t):
     """Say whether the runtime must provide the buffer: an OUTPUT without an address."""
     return tag_of(words, t) == L.OUTPUT and words[t + L.TENSOR_DATA] == 0
 
 
 # ---------------------------------------------------------------- bytes in common
-@kernel
 def count_loops(mem, layout):
     return 0 if layout == L.NONE else int(mem[layout + L.LAYOUT_LOOPS])
 
 
-@kernel
 def loops_at(mem, layout):
     """Return the offset of a layout's outermost loop, which comes after its axes."""
     if layout == L.NONE:
@@ -107,7 +95,6 @@ def loops_at(mem, layout):
     return layout + L.LAYOUT_WORDS + LOOP_WORDS * int(mem[layout + L.LAYOUT_DIMS])
 
 
-@kernel
 def overlap(mem, low, high, layout, other_low, other_high, other_layout):
     """Say whether two tensors share a byte.
 
@@ -126,7 +113,6 @@ def overlap(mem, low, high, layout, other_low, other_high, other_layout):
     return False
 
 
-@kernel
 def count_strides(mem, layout, other_layout):
     """Return how many different strides the loops of two layouts have."""
     loop, other = loops_at(mem, layout), loops_at(mem, other_layout)
@@ -141,14 +127,12 @@ def count_strides(mem, layout, other_layout):
     return strides
 
 
-@kernel
 def common_divisor(a, b):
     while b != 0:
         a, b = b, a % b
     return a
 
 
-@kernel
 def loops_meet(mem, low, high, layout, other_low, other_high, other_layout, choices):
     """Say whether two tensors share a byte in one of the places where their loops can meet.
 
@@ -198,7 +182,6 @@ def loops_meet(mem, low, high, layout, other_low, other_high, other_layout, choi
     return True
 
 
-@kernel
 def covers(mem, low, high, layout, other_low, other_high, other_layout):
     """Say whether a tensor has all bytes of another one. False may be wrong where strides differ."""
     if other_low < low or other_high > high:

@@ -53,7 +53,6 @@ from typing import NamedTuple
 
 from .atomics import fence, futex_wait, futex_wake, load, store
 from .fail_points import FAIL_WAKING, fail_point
-from .kernel import kernel
 
 
 class State(NamedTuple):
@@ -110,7 +109,6 @@ STATES = (
 
 
 # ---------------------------------------------------------------- going to sleep
-@kernel
 def prepare(mem, word, state):
     """Announce that this thread is about to sleep; it looks again next.
 
@@ -121,7 +119,6 @@ def prepare(mem, word, state):
     fence()
 
 
-@kernel
 def commit(mem, word, seen, timeout_ns):
     """Sleep until the word is written and its sleeper woken, if it still says what was seen.
 
@@ -130,14 +127,12 @@ def commit(mem, word, seen, timeout_ns):
     return futex_wait(mem, word, seen, timeout_ns)
 
 
-@kernel
 def be_awake(mem, word):
     """Take the announcement back: the thread is awake, whether it has slept or not."""
     store(mem, word, 0)
 
 
 # ---------------------------------------------------------------- waking
-@kernel
 def notify(mem, park_word):
     """Wake the thread that sleeps on a park word, if one does."""
     if load(mem, park_word) != 0:
@@ -145,7 +140,6 @@ def notify(mem, park_word):
         futex_wake(mem, park_word)
 
 
-@kernel
 def notify_as_worker(mem, w, park_word):
     """Do the same as `notify` (worker side).
 
@@ -158,7 +152,6 @@ def notify_as_worker(mem, w, park_word):
         futex_wake(mem, park_word)
 
 
-@kernel
 def wake(mem, park_word):
     """Wake the thread that sleeps on a park word, whatever the word says.
 
