@@ -95,16 +95,6 @@ def has_ended(mem, producer):
     return mem[producer + L.S_FANIN] == 0
 
 
-def note_how(mem, slot, how):
-    """Note whether a task that has failed may have begun, for who runs it again.
-
-    Effects  S_BEGAN, unless it is a call
-    Rule     REMOTE-RETRY-1
-    """
-    if mem[L.STREAM] == 0:
-        mem[slot + L.S_BEGAN] = how
-
-
 def poison(mem, slot):
     """A producer failed: this task will never run.
 
@@ -114,7 +104,8 @@ def poison(mem, slot):
     """
     if step(mem, slot, POISON) == L.OK:
         mem[L.FAILED_COUNT] += 1
-        note_how(mem, slot, L.NEVER_BEGAN)
+        if mem[L.STREAM] == 0:
+            mem[slot + L.S_BEGAN] = L.NEVER_BEGAN
         if is_in_frame(mem, slot):
             store(mem, int(mem[slot + L.S_FRAME]) + L.W_SKIP, L.SKIPPED)
         else:
@@ -235,12 +226,13 @@ def fail(mem, slot):
     """Fail a task that failed while it ran, or must not run; poison its consumers.
 
     Returns  OK, or ILLEGAL with nothing changed if it is neither READY nor RUNNING
-    Rule     SCHED-COMPLETE-1
+    Rule     SCHED-COMPLETE-1, REMOTE-RETRY-1
     """
     if step(mem, slot, FAIL) != L.OK:
         return L.ILLEGAL
     mem[L.FAILED_COUNT] += 1
-    note_how(mem, slot, L.MAY_HAVE_BEGUN)
+    if mem[L.STREAM] == 0:  # for who runs again what has failed
+        mem[slot + L.S_BEGAN] = L.MAY_HAVE_BEGUN
     push_retiring(mem, slot)
     retire(mem)
     return L.OK

@@ -140,19 +140,14 @@ def resolve(mem, w):
         if mem[line + k] != mem[digest + k]:
             return L.RESOLVE
     leaf = int(mem[line + L.CACHE_LEAF])
-    if leaf == L.BY_KEY:
-        leaf = code_of_call(mem, w, w + at)
+    if leaf == L.BY_KEY:  # it depends on the function that is called, which may have none here
+        key = int(mem[w + at + L.W_MAILBOX + mem[w + at + L.W_SCALARS_AT] // L.WORD]) & L.CALL_KEY
+        code = code_line(mem, w, key)
+        leaf = int(mem[code + L.CODE_ADDRESS]) if mem[code + L.CODE_KEY] == key else 0
     if leaf != 0:
         mem[w + L.W_LEAF] = leaf
         return L.COMPILED
     return (int(mem[line + L.CACHE_LOCAL]) - 1) | at // L.WORKER_WORDS << L.HALF
-
-
-def code_of_call(mem, w, frame):
-    """Return the address of compiled code for the call in a frame, 0 if its function has none here."""
-    key = int(mem[frame + L.W_MAILBOX + mem[frame + L.W_SCALARS_AT] // L.WORD]) & L.CALL_KEY
-    line = code_line(mem, w, key)
-    return int(mem[line + L.CODE_ADDRESS]) if mem[line + L.CODE_KEY] == key else 0
 
 
 def code_line(mem, w, key):
@@ -238,58 +233,37 @@ def may_follow(mem, w, frame):
     return load(mem, frame + L.W_SKIP) == 0
 
 
-def task_ahead(mem, worker, distance):
-    """Say whether the task that is `distance` behind the current one can start already (worker side).
+def task_ahead(mem, worker, distance, may_wait):
+    """Say whether the task that is `distance` behind the current one will start (worker side).
 
-    What it waits for has ended well, so it will start in its turn, unless the run is cancelled before.
-    One that is malformed waits for its turn to be refused.
+    What it waits for has ended well; or it `may_wait`, but only for tasks in front of it: then it may
+    still be skipped, if one of these fails. Either may be, if the run is cancelled. One that is malformed
+    waits for its turn to be refused.
 
     Returns  its ticket: how often its frame was filled, and the number of the frame; that of the current
              task for 0; else NONE
     Ordering the load of the state pairs with the store in `send`: the frame is as it was sent
-    Rule     REMOTE-AHEAD-1, REMOTE-AHEAD-2
+    Rule     REMOTE-AHEAD-1, REMOTE-AHEAD-2, REMOTE-AHEAD-7
     """
     w = worker_at(mem, worker)
-    at = frame_behind(mem, w, distance)
-    if distance > 0 and not (has_task(mem, w + at) and may_start(mem, w + at) == L.OK):
-        return L.NONE
-    if decode(mem, w + at) != L.OK:
-        return L.NONE
-    return ticket_of(mem, w, at)
-
-
-def task_behind(mem, worker, distance):
-    """Say whether the task that is `distance` behind the current one may follow it at once (worker side).
-
-    It waits only for tasks in front of it, so it will start in its turn if they succeed, unless the run
-    is cancelled.
-
-    Returns  as `task_ahead`
-    Ordering as `task_ahead`
-    Rule     REMOTE-AHEAD-2, REMOTE-AHEAD-7
-    """
-    w = worker_at(mem, worker)
-    at = frame_behind(mem, w, distance)
-    if not has_task(mem, w + at) or not may_follow(mem, w, w + at):
-        return L.NONE
-    if decode(mem, w + at) != L.OK:
-        return L.NONE
-    return ticket_of(mem, w, at)
-
-
-def frame_behind(mem, w, distance):
     at = int(mem[w + L.W_AT])
     for _ in range(distance):
         at = frame_after(mem, at)
-    return at
+    frame = w + at
+    if distance > 0 or may_wait:
+        if not has_task(mem, frame):
+            return L.NONE
+        if not may_wait and may_start(mem, frame) != L.OK:
+            return L.NONE
+        if may_wait and not may_follow(mem, w, frame):
+            return L.NONE
+    if decode(mem, frame) != L.OK:
+        return L.NONE
+    return ((int(mem[frame + L.W_ENDED]) >> 2) + 1) << L.HALF | at // L.WORKER_WORDS
 
 
 def has_task(mem, frame):
     return load(mem, frame + L.W_MAILBOX + L.MAIL_STATE) & STATE_MASK == L.TASK_READY
-
-
-def ticket_of(mem, w, at):
-    return ((int(mem[w + at + L.W_ENDED]) >> 2) + 1) << L.HALF | at // L.WORKER_WORDS
 
 
 def look_out(mem, worker, frame, filled):

@@ -96,7 +96,7 @@ CALLERS = {
     "worker": (
         *("finish_and_receive", "finish_and_receive_in_thread", "run_leaves"),
         *("finish_control_and_receive", "park_and_receive", "remember", "note_code"),
-        *("forget_digests", "note", "report_ready", "task_ahead", "task_behind"),
+        *("forget_digests", "note", "report_ready", "task_ahead"),
         *("look_out", "end_look_out"),
     ),
     "requester": (

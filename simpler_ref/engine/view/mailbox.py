@@ -376,9 +376,8 @@ class MailboxView:
         None if that is not there, or cannot start yet; if it `may_wait`, then only for tasks in front of
         it, see `awaits`. See `frame_of` for where it is.
         """
-        kernels = self.engine.kernels
-        look = kernels.task_behind if may_wait else kernels.task_ahead
-        found = int(look(self.engine.mem, self.worker, distance))
+        look = self.engine.kernels.task_ahead
+        found = int(look(self.engine.mem, self.worker, distance, int(may_wait)))
         return None if found == L.NONE else found
 
     def note_sent(self, ticket: int) -> None:

@@ -107,9 +107,9 @@ def driver(make_driver):
 def ticket(driver, distance):
     """Return the ticket of a task that waits only for those in front of it."""
     if distance == 0:
-        return int(driver.k.task_ahead(driver.mem, 0, 0))
+        return int(driver.k.task_ahead(driver.mem, 0, 0, 0))
     found, startable = (
-        int(look(driver.mem, 0, distance)) for look in (driver.k.task_behind, driver.k.task_ahead)
+        int(driver.k.task_ahead(driver.mem, 0, distance, may_wait)) for may_wait in (1, 0)
     )
     waits = found != L.NONE and awaited(driver, found)
     assert startable == (L.NONE if waits else found), "only what waits for nothing can start"
