@@ -156,7 +156,8 @@ def dispatch_ready(mem, kind):
         elif members != 0:
             answer = look_for_workers(mem, slot, kind)
             if answer == DEFER:
-                note_stuck(mem, slot, kind)
+                if mem[L.STUCK_SINCE + kind] == 0:
+                    mem[L.STUCK_SINCE + kind] = now_ns()
                 break
             pop_ready(mem, kind)
             mem[L.STUCK_SINCE + kind] = 0
@@ -184,14 +185,6 @@ def dispatch_ready(mem, kind):
     if first_ready(mem, kind) == L.NONE:
         mem[L.STUCK_SINCE + kind] = 0
     return moved
-
-
-def note_stuck(mem, slot, kind):
-    if mem[L.STUCK_SINCE + kind] == 0:
-        mem[L.STUCK_TASK + kind] = mem[slot + L.S_ID]
-        mem[L.STUCK_CALLABLE + kind] = mem[slot + L.S_CALLABLE]
-        mem[L.STUCK_MEMBERS + kind] = mem[slot + L.S_MEMBERS]
-        mem[L.STUCK_SINCE + kind] = now_ns()
 
 
 def lose(mem, slot, worker):

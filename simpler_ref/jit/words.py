@@ -490,9 +490,6 @@ STUCK_TOLD = HEADER.word("`STUCK_SINCE` of the last group warned of", rare=True)
 
 HEADER.line("what is read without the lock", "Scheduler", "Scheduler; anyone as hint", "lock")
 MAY_MOVE = HEADER.word("1: since the last dispatch tasks became ready, or may start that could not")
-STUCK_TASK = HEADER.word("id of the group of `STUCK_SINCE`", words=2)
-STUCK_CALLABLE = HEADER.word("its callable word", words=2)
-STUCK_MEMBERS = HEADER.word("its members", words=2)
 
 MOST_NOTED = 14  # failed calls that are kept until Python looks at them
 

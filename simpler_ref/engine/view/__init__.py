@@ -211,18 +211,18 @@ class View:
         )
 
     def stuck_group(self) -> StuckGroup | None:
-        """Return the group that a warning is due about, if there is one."""
+        """Return the group that a warning is due about, if there is one.
+
+        It heads its ready chain as long as STUCK_SINCE stays the same, and its words do not change.
+        """
         word = self._word
         for kind in (L.NEXT_LEVEL, L.SUB):
-            since = word(L.STUCK_SINCE + kind)
-            if since and since == word(L.STUCK_TOLD):
-                return StuckGroup(
-                    task=word(L.STUCK_TASK + kind),
-                    callable=word(L.STUCK_CALLABLE + kind) & L.CALLABLE_MASK,
-                    size=word(L.STUCK_MEMBERS + kind),
-                    pool=self.pool(kind),
-                    limit_ns=word(L.STUCK_NS),
-                )
+            since, slot = word(L.STUCK_SINCE + kind), word(L.READY_CHAINS + 2 * kind)
+            if since and since == word(L.STUCK_TOLD) and slot != L.NONE:
+                task, callable = self.task_of(slot)
+                size, limit = word(slot + L.S_MEMBERS), word(L.STUCK_NS)
+                if word(L.STUCK_SINCE + kind) == since:
+                    return StuckGroup(task, callable, size, self.pool(kind), limit)
         return None
 
     # ------------------------------------------------------------ rings

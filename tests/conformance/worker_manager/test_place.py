@@ -106,10 +106,10 @@ def test_what_is_said_of_a_group_that_waits_is_about_that_group(driver):
     driver.submit()
     waits = driver.submit_group(member(), member(), callable=5)
     driver.settle()
-    mem, kind = driver.mem, L.SUB
-    assert mem[L.STUCK_TASK + kind] == driver.id(waits) != mem[waits + L.S_ORDER]
-    assert mem[L.STUCK_MEMBERS + kind] == 2
-    assert mem[L.STUCK_CALLABLE + kind] & L.CALLABLE_MASK == 5
+    driver.mem[L.STUCK_TOLD] = driver.mem[L.STUCK_SINCE + L.SUB]
+    group = driver._view.stuck_group()
+    assert (group.task, group.callable, group.size) == (driver.id(waits), 5, 2)
+    assert group.task != driver.mem[waits + L.S_ORDER]
 
 
 @pytest.mark.spec("WM-PLACE-4")
