@@ -9,36 +9,13 @@ Rule     CALL-FUTURE-4, CALL-HAZARD-4
 
 from __future__ import annotations
 
+from . import hazards, submit
 from . import layout as L
 from .atomics import load, now_ns, unlikely
-from .hazards import (
-    collect_conflicts,
-    drop_over,
-    forget_all,
-    forget_range,
-    has_access_room,
-    note_accesses,
-    note_conflict,
-)
 from .journal import note, note_edge, number_of
 from .queues import push_wiring, wiring_full
 from .ring import alloc
 from .slots import SUBMIT, prepare, release_ref, step
-from .submit import (
-    are_there,
-    body_words,
-    could_have_room,
-    edges_at,
-    fits_mailbox,
-    note_arguments,
-    reclaim,
-    reclaim_chain,
-    scalars_at,
-    spill_has_room,
-    store_arguments,
-    take_body,
-    write_edge,
-)
 
 
 def submit_call(mem, callable_word, counts, words):
@@ -52,35 +29,36 @@ def submit_call(mem, callable_word, counts, words):
     Rule     CALL-STREAM-1, CALL-STREAM-2
     """
     tensors, scalars = counts & L.LOW_HALF, counts >> L.HALF
-    if not are_there(mem, words, counts, 0):
+    if not submit.are_there(mem, words, counts, 0):
         return L.ILLEGAL
-    if not fits_mailbox(words, counts, 0):
+    if not submit.fits_mailbox(words, counts, 0):
         return L.TOO_MANY_ARGS
-    conflicts = collect_conflicts(mem, words, tensors)
+    conflicts = hazards.collect_conflicts(mem, words, tensors)
     most_edges = conflicts
     for k in range(scalars):
         kind = tensors * L.TENSOR_WORDS + k * L.SCALAR_WORDS + L.SCALAR_KIND
         most_edges += words[kind] == L.FUTURE
-    room = body_words(tensors, scalars, 0, most_edges)
-    if not could_have_room(mem, room):
+    room = submit.body_words(tensors, scalars, 0, most_edges)
+    if not submit.could_have_room(mem, room):
         return L.TOO_MANY_ARGS
     if wiring_full(mem):
         return L.WOULD_BLOCK
     if not has_call_room(mem, room, tensors):
-        reclaim_chain(mem, drop_over(mem, L.NONE))
+        submit.reclaim_chain(mem, hazards.drop_over(mem, L.NONE))
         if not has_call_room(mem, room, tensors):
             return L.WOULD_BLOCK
-        conflicts = collect_conflicts(mem, words, tensors)  # one may have ended and be reclaimed
+        # once more: one may have ended and be reclaimed
+        conflicts = hazards.collect_conflicts(mem, words, tensors)
     slot = alloc(mem, 0, 0)
     prepare(mem, slot, callable_word, 1, 0)
-    take_body(mem, slot, counts, 0, room)
-    store_arguments(mem, slot, words, 0)
+    submit.take_body(mem, slot, counts, 0, room)
+    submit.store_arguments(mem, slot, words, 0)
     edges = add_edges(mem, slot, words, conflicts)
     mem[slot + L.S_EDGES] = edges | most_edges << L.HALF
-    reclaim_chain(mem, note_accesses(mem, slot, words, tensors))
+    submit.reclaim_chain(mem, hazards.note_accesses(mem, slot, words, tensors))
     if unlikely(mem[L.TRACING] == L.TRACE_ALL):
-        note_arguments(mem, slot, words)
-        key = int(mem[scalars_at(mem, slot) + L.SCALAR_BITS]) & L.CALL_KEY
+        submit.note_arguments(mem, slot, words)
+        key = int(mem[submit.scalars_at(mem, slot) + L.SCALAR_BITS]) & L.CALL_KEY
         note(mem, L.JOURNAL_OF_ORCH, L.NOTED_CALL, number_of(mem, slot), now_ns(), key)
     step(mem, slot, SUBMIT)
     push_wiring(mem, slot)
@@ -93,7 +71,9 @@ def has_call_room(mem, room, tensors):
     Calls that have ended keep their slots while they are noted as the last to write something.
     """
     return (
-        mem[L.LIVE] < mem[L.WINDOW] and spill_has_room(mem, room) and has_access_room(mem, tensors)
+        mem[L.LIVE] < mem[L.WINDOW]
+        and submit.spill_has_room(mem, room)
+        and hazards.has_access_room(mem, tensors)
     )
 
 
@@ -103,7 +83,7 @@ def add_edges(mem, slot, words, conflicts):
     Returns  the number of edges
     Rule     CALL-STREAM-2, CALL-FAIL-1
     """
-    edge = edges_at(mem, slot)
+    edge = submit.edges_at(mem, slot)
     edges = 0
     for i in range(conflicts):
         conflict = int(mem[L.A_CONFLICTS]) + i * L.CONFLICT_WORDS
@@ -111,15 +91,15 @@ def add_edges(mem, slot, words, conflicts):
         at = edge + edges * L.EDGE_WORDS
         producer = int(mem[conflict + L.CONFLICT_SLOT])
         if unlikely(mem[L.TRACING] == L.TRACE_ALL):
-            note_conflict(mem, slot, words, conflict)
-        edges += write_edge(mem, at, producer, slot | flag)
-    scalar = scalars_at(mem, slot)
+            hazards.note_conflict(mem, slot, words, conflict)
+        edges += submit.write_edge(mem, at, producer, slot | flag)
+    scalar = submit.scalars_at(mem, slot)
     for _ in range(int(mem[slot + L.S_COUNTS]) >> L.HALF):
         if mem[scalar + L.SCALAR_KIND] == L.FUTURE:
             producer = int(mem[scalar + L.SCALAR_BITS])
             if unlikely(mem[L.TRACING] == L.TRACE_ALL):
                 note_edge(mem, slot, producer, L.NO_TENSOR, 0, L.OWED_FUTURE, 0)
-            edges += write_edge(mem, edge + edges * L.EDGE_WORDS, producer, slot | L.FETCHES)
+            edges += submit.write_edge(mem, edge + edges * L.EDGE_WORDS, producer, slot | L.FETCHES)
         scalar += L.SCALAR_WORDS
     return edges
 
@@ -127,17 +107,17 @@ def add_edges(mem, slot, words, conflicts):
 def drop(mem, slot):
     """Release the reference of a future that no one refers to any more."""
     if release_ref(mem, slot):
-        reclaim(mem, slot)
+        submit.reclaim(mem, slot)
 
 
 def forget_memory(mem, low, high):
     """Forget who reads and writes memory that is given back."""
-    reclaim_chain(mem, forget_range(mem, low, high))
+    submit.reclaim_chain(mem, hazards.forget_range(mem, low, high))
 
 
 def forget_accesses(mem):
     """Forget who reads and writes what: everything has ended."""
-    reclaim_chain(mem, forget_all(mem))
+    submit.reclaim_chain(mem, hazards.forget_all(mem))
 
 
 def drop_forgotten(mem):

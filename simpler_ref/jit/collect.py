@@ -5,20 +5,9 @@ Rule     WM-DONE-3, WM-DONE-5
 
 from __future__ import annotations
 
+from . import graph
 from . import layout as L
 from .atomics import futex_wake, load, store
-from .graph import (
-    call_consumers_back,
-    complete,
-    fail,
-    may_run_again,
-    note_cancelled,
-    poison,
-    record_error,
-    release_fanin,
-    retire,
-    run_again,
-)
 from .mailbox import frame_after, frame_before, grant_claim, is_done, worker_at
 from .slots import DISPATCH, INPUTS_DONE, kind_of, step
 
@@ -68,7 +57,7 @@ def collect_from(mem, worker, w):
         if mem[frame + L.W_WAITS] != 0 and started and not catch_up(mem, slot):
             break
         if outcome != L.SUCCESS and started:
-            record_error(mem, L.TASK_FAILURE, slot, worker, 0)
+            graph.record_error(mem, L.TASK_FAILURE, slot, worker, 0)
         if started and mem[L.STREAM] != 0:
             mem[slot + L.S_VALUE] = mem[frame + L.W_VALUE]
             mem[slot + L.S_KIND] = mem[frame + L.W_KIND]
@@ -76,7 +65,7 @@ def collect_from(mem, worker, w):
             ran = int(mem[slot + L.S_CALLABLE]) & L.CALLABLE_MASK
             mem[w + L.W_RAN] = (mem[slot + L.S_ID] + 1) << L.RAN_TASK | ran
         elif load(mem, L.CANCEL) != 0:
-            note_cancelled(mem, slot)
+            graph.note_cancelled(mem, slot)
         vacate(mem, w)
         moved += 1
         if mem[frame + L.W_WAITS] != 0 and not started:
@@ -119,10 +108,10 @@ def take_back(mem, slot, outcome):
         mem[L.RETURNED_COUNT] += 1
         pause_predispatch(mem)
     else:
-        poison(mem, slot)
-    call_consumers_back(mem, slot, answer)
-    release_fanin(mem, slot)
-    retire(mem)
+        graph.poison(mem, slot)
+    graph.call_consumers_back(mem, slot, answer)
+    graph.release_fanin(mem, slot)
+    graph.retire(mem)
 
 
 def pause_predispatch(mem):
@@ -193,9 +182,9 @@ def finish(mem, slot, failed):
             return
         failed = left >> L.HALF != 0
     if failed:
-        fail(mem, slot)
+        graph.fail(mem, slot)
     else:
-        complete(mem, slot)
+        graph.complete(mem, slot)
 
 
 def skip_rest(mem, slot, kind):
@@ -267,17 +256,19 @@ def lose_tasks(mem):
             frame = w + int(mem[w + L.W_HEAD])
             slot = int(mem[frame + L.W_SLOT])
             began = began or mem[frame + L.W_SENT] == mem[frame + L.W_FILLED]
-            lost = mem[L.STREAM] == 0 or (began and not may_run_again(mem, slot))
+            lost = mem[L.STREAM] == 0 or (began and not graph.may_run_again(mem, slot))
             began = False
             if lost and mem[slot + L.S_STATE] != L.FAILED:  # else it was poisoned before
-                record_error(mem, L.ENDPOINT_FAILURE, slot, worker, int(load(mem, w + L.W_DEATH)))
+                graph.record_error(
+                    mem, L.ENDPOINT_FAILURE, slot, worker, int(load(mem, w + L.W_DEATH))
+                )
             vacate(mem, w)
             if mem[frame + L.W_WAITS] != 0:
                 take_back(mem, slot, L.ENDPOINT_FAILURE if lost else L.RETURNED)
             elif lost:
                 finish(mem, slot, True)
             else:
-                run_again(mem, slot)
+                graph.run_again(mem, slot)
         if mem[w + L.W_CLAIM] == L.CLAIM_WAITS:
             store(mem, w + L.W_CLAIM, L.CLAIM_GRANTED)
             futex_wake(mem, w + L.W_CLAIM)

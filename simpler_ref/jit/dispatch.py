@@ -18,20 +18,12 @@ Rule     SCHED-DISPATCH-1, SCHED-DISPATCH-2, WM-GROUP-2, WM-PLACE-2, WM-PLACE-4
 from __future__ import annotations
 
 from . import layout as L
+from . import queues
 from .atomics import fence, load, now_ns, store, unlikely
 from .cores import wake_elsewhere
 from .graph import cancel_ready, fail, record_error
 from .journal import note, number_of
 from .mailbox import awaited, encode, frame_after, worker_at
-from .queues import (
-    first_candidate,
-    first_ready,
-    has_candidate,
-    has_ready,
-    pop_affinity,
-    pop_ready,
-    push_candidate,
-)
 from .slots import DISPATCH, affinity_of, step
 from .submit import edges_at, members_at, scalars_at, tensors_at
 from .tensors import member_affinity
@@ -60,7 +52,7 @@ def dispatch(mem, kind):
     moved += dispatch_ready(mem, kind)
     if mem[L.AFFINITY + kind] != 0:  # older tasks that held them back may be gone
         moved += dispatch_affinity(mem, kind)
-    if has_candidate(mem, kind):
+    if queues.has_candidate(mem, kind):
         moved += dispatch_candidates(mem, kind)
     if moved > 0:
         wake_sleepers(mem, kind)
@@ -147,11 +139,11 @@ def dispatch_ready(mem, kind):
     Rule     SCHED-DISPATCH-4, SCHED-READY-3, WM-PLACE-1, WM-PLACE-3
     """
     moved = 0
-    while first_ready(mem, kind) != L.NONE:
-        slot = first_ready(mem, kind)
+    while queues.first_ready(mem, kind) != L.NONE:
+        slot = queues.first_ready(mem, kind)
         members = int(mem[slot + L.S_MEMBERS])
         if load(mem, L.CANCEL) != 0:
-            pop_ready(mem, kind)
+            queues.pop_ready(mem, kind)
             cancel_ready(mem, slot)
         elif members != 0:
             answer = look_for_workers(mem, slot, kind)
@@ -159,7 +151,7 @@ def dispatch_ready(mem, kind):
                 if mem[L.STUCK_SINCE + kind] == 0:
                     mem[L.STUCK_SINCE + kind] = now_ns()
                 break
-            pop_ready(mem, kind)
+            queues.pop_ready(mem, kind)
             mem[L.STUCK_SINCE + kind] = 0
             if answer == NO_WORKER:
                 start_group(mem, slot, kind)
@@ -174,15 +166,15 @@ def dispatch_ready(mem, kind):
             if worker == NO_WORKER:
                 if any_usable(mem, kind) or get_successors(mem):
                     break
-                pop_ready(mem, kind)
+                queues.pop_ready(mem, kind)
                 lose(mem, slot, ANY_WORKER)
             else:
-                pop_ready(mem, kind)
+                queues.pop_ready(mem, kind)
                 mem[L.DEFERRED_SINCE + kind] = 0
                 assign(mem, slot, worker)
         moved += 1
     mem[L.DEFERRED_SINCE + kind] = 0
-    if first_ready(mem, kind) == L.NONE:
+    if queues.first_ready(mem, kind) == L.NONE:
         mem[L.STUCK_SINCE + kind] = 0
     return moved
 
@@ -218,7 +210,7 @@ def may_start_affinity(mem, w, kind):
         return True
     if not has_room(mem, w):
         return False
-    other = first_ready(mem, kind)
+    other = queues.first_ready(mem, kind)
     return other == L.NONE or mem[slot + L.S_ORDER] < mem[other + L.S_ORDER]
 
 
@@ -234,7 +226,7 @@ def dispatch_affinity(mem, kind):
     for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
         w = worker_at(mem, worker)
         while may_start_affinity(mem, w, kind):
-            slot = pop_affinity(mem, w, kind)
+            slot = queues.pop_affinity(mem, w, kind)
             if load(mem, L.CANCEL) != 0:
                 cancel_ready(mem, slot)
             elif mem[w + L.W_USABLE] == 0:
@@ -340,10 +332,10 @@ def dispatch_candidates(mem, kind):
     """
     moved = 0
     paused = mem[L.READY_ORDER] < mem[L.PREDISPATCH_AFTER] or load(mem, L.RUN_ERROR) != 0
-    while has_candidate(mem, kind):
-        if has_ready(mem, kind) or load(mem, L.CANCEL) != 0:
+    while queues.has_candidate(mem, kind):
+        if queues.has_ready(mem, kind) or load(mem, L.CANCEL) != 0:
             return moved
-        slot = first_candidate(mem, kind)
+        slot = queues.first_candidate(mem, kind)
         if not paused and may_predispatch(mem, slot):
             worker = pick_for_candidate(mem, slot, kind)
             if worker != NO_WORKER:
@@ -489,7 +481,7 @@ def encode_and_send(mem, slot, worker, waits):
             if consumer <= L.CONSUMER_MASK:
                 mem[consumer + L.S_UNSENT] -= 1
                 if mem[consumer + L.S_UNSENT] == 0:
-                    push_candidate(mem, consumer)
+                    queues.push_candidate(mem, consumer)
             edge = int(mem[edge + L.EDGE_NEXT])
 
 

@@ -8,30 +8,10 @@ Rule     SCHED-CONSUME-1, SCHED-POISON-3
 from __future__ import annotations
 
 from . import layout as L
+from . import queues, slots
 from .atomics import store, unlikely
 from .journal import note_step
 from .mailbox import copy_words, worker_at
-from .queues import (
-    first_ready,
-    pop_wiring,
-    push_candidate,
-    push_consumed,
-    push_ready,
-    remove_ready,
-)
-from .slots import (
-    COMPLETE,
-    FAIL,
-    INPUTS_DONE,
-    POISON,
-    RELEASE,
-    RUN_AGAIN,
-    acquire_ref,
-    is_in_frame,
-    kind_of,
-    release_ref,
-    step,
-)
 from .submit import edges_at, scalars_at
 
 EDGE_WORDS = L.EDGE_WORDS
@@ -41,11 +21,11 @@ EDGE_WORDS = L.EDGE_WORDS
 def wire_all(mem):
     """Wire what was submitted; return how many tasks."""
     wired = 0
-    slot = pop_wiring(mem)
+    slot = queues.pop_wiring(mem)
     while slot != L.NONE:
         wire(mem, slot)
         wired += 1
-        slot = pop_wiring(mem)
+        slot = queues.pop_wiring(mem)
     return wired
 
 
@@ -74,11 +54,11 @@ def wire(mem, slot):
             mem[edge + L.EDGE_NEXT] = mem[producer + L.S_CONSUMERS]
             mem[producer + L.S_CONSUMERS] = edge
             mem[slot + L.S_FANIN] += 1
-            unsent += consumer > L.CONSUMER_MASK or not is_in_frame(mem, producer)
+            unsent += consumer > L.CONSUMER_MASK or not slots.is_in_frame(mem, producer)
         edge += EDGE_WORDS
     mem[slot + L.S_UNSENT] = unsent
     if unsent == 0 and mem[slot + L.S_FANIN] > 1:
-        push_candidate(mem, slot)
+        queues.push_candidate(mem, slot)
     release_fanin(mem, slot)
     retire(mem)
 
@@ -102,11 +82,11 @@ def poison(mem, slot):
              has it pre-dispatched must not start it
     Rule     SCHED-POISON-1, SPEED-AHEAD-1
     """
-    if step(mem, slot, POISON) == L.OK:
+    if slots.step(mem, slot, slots.POISON) == L.OK:
         mem[L.FAILED_COUNT] += 1
         if mem[L.STREAM] == 0:
             mem[slot + L.S_BEGAN] = L.NEVER_BEGAN
-        if is_in_frame(mem, slot):
+        if slots.is_in_frame(mem, slot):
             store(mem, int(mem[slot + L.S_FRAME]) + L.W_SKIP, L.SKIPPED)
         else:
             mem[L.DEALT] += 1
@@ -126,7 +106,7 @@ def fail_with(mem, consumer, producer):
     if mem[L.STREAM] != 0 and mem[slot + L.S_ORIGIN] >= 0:
         origin = int(mem[producer + L.S_ORIGIN])
         origin = origin if origin < 0 else -producer
-        if acquire_ref(mem, -origin):
+        if slots.acquire_ref(mem, -origin):
             mem[slot + L.S_ORIGIN] = origin
 
 
@@ -146,7 +126,7 @@ def make_ready(mem, slot):
     Returns  OK, or ILLEGAL with nothing changed if it is not PENDING
     Rule     ORCH-STATE-2, SCHED-READY-2, SCHED-READY-3
     """
-    if step(mem, slot, INPUTS_DONE) != L.OK:
+    if slots.step(mem, slot, slots.INPUTS_DONE) != L.OK:
         return L.ILLEGAL
     mem[L.DEALT] += 1
     queue_ready(mem, slot)
@@ -156,7 +136,7 @@ def make_ready(mem, slot):
 def queue_ready(mem, slot):
     mem[slot + L.S_ORDER] = mem[L.READY_ORDER]
     mem[L.READY_ORDER] += 1
-    push_ready(mem, slot)
+    queues.push_ready(mem, slot)
 
 
 # ---------------------------------------------------------------- calls whose worker has died
@@ -181,7 +161,7 @@ def run_again(mem, slot):
     Returns  OK, or ILLEGAL with nothing changed if it is not RUNNING
     Rule     CALL-LIMIT-3
     """
-    if step(mem, slot, RUN_AGAIN) != L.OK:
+    if slots.step(mem, slot, slots.RUN_AGAIN) != L.OK:
         return L.ILLEGAL
     mem[slot + L.S_FRAME] = 0
     call_consumers_back(mem, slot, L.RETURNED)
@@ -201,7 +181,7 @@ def call_consumers_back(mem, slot, answer):
         if consumer <= L.CONSUMER_MASK:
             mem[consumer + L.S_UNSENT] += 1
         consumer &= L.CONSUMER_MASK
-        if is_in_frame(mem, consumer):
+        if slots.is_in_frame(mem, consumer):
             store(mem, int(mem[consumer + L.S_FRAME]) + L.W_SKIP, answer)
         edge = int(mem[edge + L.EDGE_NEXT])
 
@@ -214,7 +194,7 @@ def complete(mem, slot):
     Returns  OK, or ILLEGAL with nothing changed
     Rule     SCHED-COMPLETE-1
     """
-    if step(mem, slot, COMPLETE) != L.OK:
+    if slots.step(mem, slot, slots.COMPLETE) != L.OK:
         return L.ILLEGAL
     mem[L.COMPLETED_COUNT] += 1
     push_retiring(mem, slot)
@@ -228,7 +208,7 @@ def fail(mem, slot):
     Returns  OK, or ILLEGAL with nothing changed if it is neither READY nor RUNNING
     Rule     SCHED-COMPLETE-1, REMOTE-RETRY-1
     """
-    if step(mem, slot, FAIL) != L.OK:
+    if slots.step(mem, slot, slots.FAIL) != L.OK:
         return L.ILLEGAL
     mem[L.FAILED_COUNT] += 1
     if mem[L.STREAM] == 0:  # for who runs again what has failed
@@ -264,15 +244,15 @@ def cancel_one(mem, slot):
     Rule     CALL-CANCEL-1, CALL-CANCEL-2
     """
     state = int(mem[slot + L.S_STATE])
-    if state == L.PENDING and not is_in_frame(mem, slot):
+    if state == L.PENDING and not slots.is_in_frame(mem, slot):
         note_cancelled(mem, slot)
         poison(mem, slot)
         return True
     if state != L.READY:
         return False
-    remove_ready(mem, slot)
-    if first_ready(mem, kind_of(mem, slot)) == L.NONE:
-        mem[L.DEFERRED_SINCE + kind_of(mem, slot)] = 0
+    queues.remove_ready(mem, slot)
+    if queues.first_ready(mem, slots.kind_of(mem, slot)) == L.NONE:
+        mem[L.DEFERRED_SINCE + slots.kind_of(mem, slot)] = 0
     cancel_ready(mem, slot)
     return True
 
@@ -336,10 +316,10 @@ def settle_failed_call(mem, slot):
 
 def drop_reference(mem, slot):
     """Release one reference; leave a slot consumed by that for the Orch thread."""
-    if release_ref(mem, slot):
+    if slots.release_ref(mem, slot):
         if unlikely(mem[L.TRACING] == L.TRACE_ALL):
-            note_step(mem, slot, RELEASE, L.JOURNAL_OF_SCHEDULER)
-        push_consumed(mem, slot)
+            note_step(mem, slot, slots.RELEASE, L.JOURNAL_OF_SCHEDULER)
+        queues.push_consumed(mem, slot)
 
 
 def keep_failure(mem, outcome, slot, worker, detail):
@@ -350,7 +330,7 @@ def keep_failure(mem, outcome, slot, worker, detail):
     Rule     CALL-FAIL-3, CALL-FAIL-7
     """
     noted = int(mem[L.NOTED])
-    if noted < L.MOST_NOTED and acquire_ref(mem, slot):
+    if noted < L.MOST_NOTED and slots.acquire_ref(mem, slot):
         mem[L.NOTED_CALLS + noted] = slot
         mem[L.NOTED] = noted + 1
     else:

@@ -8,6 +8,7 @@ Rule     CALL-COMPILED-1, SCHED-WAKE-5, SCHED-WAKE-7, SEE-NOTE-2, SEE-TOP-1, WM-
 
 from __future__ import annotations
 
+from . import fail_points
 from . import layout as L
 from .atomics import (
     address_of,
@@ -23,20 +24,7 @@ from .atomics import (
     unlikely,
 )
 from .cores import offer_core, stay_apart
-from .fail_points import (
-    FAIL_BEFORE_CONTROL_DONE,
-    FAIL_BEFORE_DONE,
-    FAIL_BEFORE_READY,
-    FAIL_CALLED,
-    FAIL_CALLING,
-    FAIL_CONTROL_DONE,
-    FAIL_DONE,
-    FAIL_PARKED,
-    FAIL_READY,
-    FAIL_RECEIVED,
-    FAIL_WAITING,
-    fail_point,
-)
+from .fail_points import fail_point
 from .journal import journal_of_worker, note_ran, note_request, note_span
 from .mailbox import (
     STATE_MASK,
@@ -315,7 +303,7 @@ def receive(mem, worker):
                 turn = may_start(mem, w + int(mem[w + L.W_AT]))
                 if turn == L.OK:
                     note_beginning(mem, w, word >> L.HALF)
-                    fail_point(mem, w, FAIL_RECEIVED)
+                    fail_point(mem, w, fail_points.FAIL_RECEIVED)
                     return resolve(mem, w)
                 if turn != L.WOULD_BLOCK:
                     post_done(mem, w, turn)
@@ -323,7 +311,7 @@ def receive(mem, worker):
                     told = False
                     break
                 waits = True
-                fail_point(mem, w, FAIL_WAITING)
+                fail_point(mem, w, fail_points.FAIL_WAITING)
             pause()
         if load(mem, w + L.W_SHUTDOWN) != 0:
             return L.STOP
@@ -351,9 +339,9 @@ def receive(mem, worker):
 def finish_and_receive(mem, worker, error):
     """Post TASK_DONE with an error code and wait for the next task (worker side); see `receive`."""
     w = worker_at(mem, worker)
-    fail_point(mem, w, FAIL_BEFORE_DONE)
+    fail_point(mem, w, fail_points.FAIL_BEFORE_DONE)
     post_done(mem, w, error)
-    fail_point(mem, w, FAIL_DONE)
+    fail_point(mem, w, fail_points.FAIL_DONE)
     announce_done(mem, w)
     return receive(mem, worker)
 
@@ -371,7 +359,7 @@ def run_leaves(mem, worker):
     layouts = address_of(mem, mem[L.A_LAYOUTS])
     local = L.COMPILED
     while local == L.COMPILED:
-        fail_point(mem, w, FAIL_CALLING)
+        fail_point(mem, w, fail_points.FAIL_CALLING)
         args = address_of(mem, w + int(mem[w + L.W_AT]) + L.W_MAILBOX + L.MAIL_COUNTS)
         code = run_leaf(mem, w + L.W_LEAF, int(mem[w + L.W_LEAF]), args, layouts)
         if code == L.RAISED:
@@ -380,7 +368,7 @@ def run_leaves(mem, worker):
             mem[w + L.W_LEAF] = 0
             return L.MISMATCH
         mem[w + L.W_LEAF] = 0
-        fail_point(mem, w, FAIL_CALLED)
+        fail_point(mem, w, fail_points.FAIL_CALLED)
         local = finish_and_receive(mem, worker, L.SUCCESS)
     return local
 
@@ -391,12 +379,12 @@ def finish_control_and_receive(mem, worker, error):
     Effects  W_SINCE is 0 before the answer: not even the next request has begun
     """
     w = worker_at(mem, worker)
-    fail_point(mem, w, FAIL_BEFORE_CONTROL_DONE)
+    fail_point(mem, w, fail_points.FAIL_BEFORE_CONTROL_DONE)
     if unlikely(mem[L.TRACING] != 0) and mem[w + L.W_BEGAN] != 0:
         note_request(mem, w)
     mem[w + L.W_SINCE] = 0
     post(mem, w, L.CONTROL_DONE, error)
-    fail_point(mem, w, FAIL_CONTROL_DONE)
+    fail_point(mem, w, fail_points.FAIL_CONTROL_DONE)
     futex_wake(mem, served(mem, w))
     return receive(mem, worker)
 
@@ -413,7 +401,7 @@ def park_and_receive(mem, worker):
         busy = state == L.TASK_READY or state == L.CONTROL_REQUEST
         if not busy and load(mem, w + L.W_SHUTDOWN) == 0:
             announce_uncollected(mem, w)
-            fail_point(mem, w, FAIL_PARKED)
+            fail_point(mem, w, fail_points.FAIL_PARKED)
             began = now_ns()
             commit(mem, state_word, seen, -1)
             if unlikely(mem[L.TRACING] == L.TRACE_ALL):
@@ -429,7 +417,7 @@ def park_and_receive(mem, worker):
 def report_ready(mem, worker):
     """Say INIT_DONE (worker side)."""
     w = worker_at(mem, worker)
-    fail_point(mem, w, FAIL_BEFORE_READY)
+    fail_point(mem, w, fail_points.FAIL_BEFORE_READY)
     post(mem, w, L.INIT_DONE, 0)
-    fail_point(mem, w, FAIL_READY)
+    fail_point(mem, w, fail_points.FAIL_READY)
     futex_wake(mem, served(mem, w))

@@ -55,21 +55,12 @@ Rule     CALL-VALUE-4, FLOW-ARGS-2, ORCH-MAP-6, ORCH-MAP-7, ORCH-MISUSE-5, ORCH-
 from __future__ import annotations
 
 from . import layout as L
+from . import slots
 from .atomics import fetch_add, load, stay_aside, unlikely
 from .hazards import collect_readers, conflict_at, make_access_room, note_conflict, note_reads
 from .journal import note, note_edge, note_scope, number_of
 from .queues import push_wiring, wiring_full
 from .ring import align, alloc, release, ring_of_depth, slab_before_cursor
-from .slots import (
-    ALLOC,
-    RECLAIM,
-    SUBMIT,
-    acquire_ref,
-    kind_of,
-    prepare,
-    release_ref,
-    step,
-)
 from .tensormap import erase, find, has_room, insert, insert_slab
 from .tensors import (
     has_key,
@@ -254,7 +245,7 @@ def submit_task(mem, callable_word, counts, members, words):
     slot = alloc(mem, slab_bytes, int(mem[L.SCOPE_DEPTH]) - 1)  # step 1
     if slot < 0:
         return slot
-    prepare(mem, slot, callable_word, 0, 0)
+    slots.prepare(mem, slot, callable_word, 0, 0)
     take_body(mem, slot, counts, members, room)
     store_arguments(mem, slot, words, slab_bytes)  # step 2
     if unlikely(mem[L.TRACING] == L.TRACE_ALL):
@@ -266,7 +257,7 @@ def submit_task(mem, callable_word, counts, members, words):
     mem[slot + L.S_EDGES] = edges | most_edges << L.HALF
     register_outputs(mem, slot, words)
     register_task(mem, slot)  # step 5
-    step(mem, slot, SUBMIT)
+    slots.step(mem, slot, slots.SUBMIT)
     push_wiring(mem, slot)  # step 6
     if slab_bytes > 0:
         return slot | L.AUTO_OUTPUT
@@ -345,7 +336,7 @@ def store_arguments(mem, slot, words, slab_bytes):
     tensors = counts & L.LOW_HALF
     slab = slab_before_cursor(mem, int(mem[slot + L.S_RING]) & 7, slab_bytes)
     kept = L.TENSOR_KIND_MASK
-    if kind_of(mem, slot) == L.NEXT_LEVEL:
+    if slots.kind_of(mem, slot) == L.NEXT_LEVEL:
         kept |= 1 << L.TENSOR_MARK_SHIFT
     at = tensors_at(mem, slot)
     for i in range(tensors):
@@ -440,7 +431,7 @@ def add_edge(mem, first, edges, producer, stamp, consumer):
 
 def write_edge(mem, edge, producer, consumer):
     """Write an edge, with a reference to its producer, unless that is CONSUMED; return how many."""
-    if not acquire_ref(mem, producer):
+    if not slots.acquire_ref(mem, producer):
         return 0
     mem[edge + L.EDGE_PRODUCER] = producer
     mem[edge + L.EDGE_NEXT] = L.NONE
@@ -492,7 +483,7 @@ def note_extras(mem, slot, words, i, kind):
     what = L.NOTED_SHAPE | operand << 8
     note(mem, L.JOURNAL_OF_ORCH, what, number_of(mem, slot), first, second)
     extras = int(mem[L.TRACE_EXTRAS])
-    if extras & L.EXTRA_DUMP == 0 or kind_of(mem, slot) != L.SUB:
+    if extras & L.EXTRA_DUMP == 0 or slots.kind_of(mem, slot) != L.SUB:
         return
     marked = int(words[t + L.TENSOR_KIND]) >> L.TENSOR_MARK_SHIFT & 1
     if marked != 0 or extras & L.EXTRA_MARKED == 0:
@@ -547,7 +538,7 @@ def alloc_buffer(mem, words):
     slot = alloc(mem, nbytes, int(mem[L.SCOPE_DEPTH]) - 1)
     if slot < 0:
         return slot
-    prepare(mem, slot, -1, 0, 1)
+    slots.prepare(mem, slot, -1, 0, 1)
     take_body(mem, slot, 1, 0, body_words(1, 0, 0, 0))
     at = tensors_at(mem, slot)
     for k in range(TENSOR_WORDS - 1):
@@ -561,7 +552,7 @@ def alloc_buffer(mem, words):
     register_task(mem, slot)
     if unlikely(mem[L.TRACING] == L.TRACE_ALL):
         note_arguments(mem, slot, words)
-    step(mem, slot, ALLOC)
+    slots.step(mem, slot, slots.ALLOC)
     return slot
 
 
@@ -605,7 +596,7 @@ def close_scope(mem):
     slot = int(mem[L.SCOPE_STACK + depth - 1])
     while slot != L.NONE:
         after = int(mem[slot + L.S_LINK])
-        if release_ref(mem, slot):
+        if slots.release_ref(mem, slot):
             reclaim(mem, slot)
         slot = after
     if unlikely(mem[L.TRACING] == L.TRACE_ALL):
@@ -621,11 +612,11 @@ def reclaim(mem, slot):
     Returns  OK, or ILLEGAL with nothing changed if it is not CONSUMED
     Rule     ORCH-MAP-5, ORCH-STATE-6, SCHED-CONSUME-2
     """
-    if step(mem, slot, RECLAIM) != L.OK:
+    if slots.step(mem, slot, slots.RECLAIM) != L.OK:
         return L.ILLEGAL
     if mem[L.STREAM] != 0:
         origin = free_value(mem, slot)
-        if origin != L.NONE and step(mem, origin, RECLAIM) == L.OK:
+        if origin != L.NONE and slots.step(mem, origin, slots.RECLAIM) == L.OK:
             free_value(mem, origin)
             reclaim_slot(mem, origin)
     reclaim_slot(mem, slot)
@@ -655,7 +646,7 @@ def free_value(mem, slot):
         fetch_add(mem, int(mem[last + L.SCALAR_BITS]), -1)
     if kind == L.VALUE_BLOCK or kind == L.VALUE_ERROR:
         fetch_add(mem, int(mem[slot + L.S_VALUE]), -1)
-    elif kind == L.VALUE_POISONED and release_ref(mem, -int(mem[slot + L.S_ORIGIN])):
+    elif kind == L.VALUE_POISONED and slots.release_ref(mem, -int(mem[slot + L.S_ORIGIN])):
         return -int(mem[slot + L.S_ORIGIN])
     return L.NONE
 
