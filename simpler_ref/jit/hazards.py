@@ -196,14 +196,6 @@ def cell_at(mem, grid, row, column):
     return chains_at(mem, x)
 
 
-def cell_of(mem, access):
-    grid = int(mem[access + L.ACCESS_GRID])
-    stride, shifts = int(mem[grid + L.GRID_STRIDE]), int(mem[grid + L.GRID_SHIFTS])
-    place = int(mem[access + L.ACCESS_LOW]) - int(mem[grid + L.GRID_ORIGIN])
-    row, column = place // stride, place % stride
-    return cell_at(mem, grid, row >> (shifts & L.LOW_HALF), column >> (shifts >> L.HALF))
-
-
 # ---------------------------------------------------------------- searches
 def find_overlaps(mem, low, high, layout, kinds):
     """Find the accesses of some kinds that share a byte with a tensor.
@@ -559,8 +551,12 @@ def insert(mem, low, high, layout, kind):
 
 def link_in_cells(mem, access):
     """Put an access into the chain of its cell, and a read into that of its bytes."""
-    kind = int(mem[access + L.ACCESS_WRITES])
-    link(mem, access, cell_of(mem, access) + kind, L.ACCESS_NEXT, L.ACCESS_BACK)
+    grid, kind = int(mem[access + L.ACCESS_GRID]), int(mem[access + L.ACCESS_WRITES])
+    stride, shifts = int(mem[grid + L.GRID_STRIDE]), int(mem[grid + L.GRID_SHIFTS])
+    place = int(mem[access + L.ACCESS_LOW]) - int(mem[grid + L.GRID_ORIGIN])
+    row, column = place // stride >> (shifts & L.LOW_HALF), place % stride >> (shifts >> L.HALF)
+    head = cell_at(mem, grid, row, column) + kind
+    link(mem, access, head, L.ACCESS_NEXT, L.ACCESS_BACK)
     if kind == 0:
         low, high = int(mem[access + L.ACCESS_LOW]), int(mem[access + L.ACCESS_HIGH])
         head = readers_at(mem, low, high, int(mem[access + L.ACCESS_LAYOUT]))

@@ -215,15 +215,6 @@ def collect_one(mem, fd, journal, last):
     return code
 
 
-def collect_all(mem, fd, last):
-    """Write what all journals hold; return OK, or minus the number of the system's error."""
-    code = L.OK
-    for journal in range(L.JOURNALS_OF_WORKERS + mem[L.WORKERS]):
-        if code == L.OK:
-            code = collect_one(mem, fd, journal, last)
-    return code
-
-
 def has_notes(mem):
     """Say whether a part of a journal has filled."""
     for journal in range(L.JOURNALS_OF_WORKERS + mem[L.WORKERS]):
@@ -242,9 +233,10 @@ def collector_loop(mem, fd):
     """
     while True:
         asked = load(mem, L.COLLECTOR_ASKED)
-        code = collect_all(mem, fd, asked)
-        if code != L.OK:
-            return code
+        for journal in range(L.JOURNALS_OF_WORKERS + mem[L.WORKERS]):
+            code = collect_one(mem, fd, journal, asked)
+            if code != L.OK:
+                return code
         if asked != 0:
             store(mem, L.COLLECTOR_ASKED, 0)
             return L.OK
