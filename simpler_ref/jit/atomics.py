@@ -25,12 +25,7 @@ import time
 
 import numpy as np
 
-CHANGED = 0
-"""`futex_wait`: woken, or the word no longer held the expected value."""
-TIMED_OUT = 1
-"""`futex_wait`: the time was up."""
-INTERRUPTED = 2
-"""`futex_wait`: a signal arrived."""
+from .constants import INTERRUPTED, OK, TIMED_OUT
 
 _SYS_FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221}[platform.machine()]
 _FUTEX_WAIT = 0
@@ -190,7 +185,7 @@ def _address(mem, i):
 def futex_wait(mem, i, expected, timeout_ns):
     """Sleep while the low half of the word equals that of `expected`; negative: no time limit.
 
-    Returns CHANGED, TIMED_OUT or INTERRUPTED.
+    Returns OK if it was woken, or the word held something else; TIMED_OUT; or INTERRUPTED by a signal.
     """
     spec = _Timespec(*divmod(int(timeout_ns), 1_000_000_000))
     done = _libc.syscall(
@@ -203,9 +198,9 @@ def futex_wait(mem, i, expected, timeout_ns):
         ctypes.c_long(0),
     )
     if done == 0:
-        return CHANGED
+        return OK
     error = ctypes.get_errno()
-    return {_EINTR: INTERRUPTED, _ETIMEDOUT: TIMED_OUT}.get(error, CHANGED)
+    return {_EINTR: INTERRUPTED, _ETIMEDOUT: TIMED_OUT}.get(error, OK)
 
 
 def futex_wake(mem, i):

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from . import layout as L
 from .atomics import (
-    INTERRUPTED,
     compare_exchange,
     fence,
     futex_wait,
@@ -218,7 +217,7 @@ def claim_mailbox(mem, worker, timeout_ns):
         rest = until - now_ns()
         if rest <= 0:
             answer = L.TIMED_OUT
-        elif futex_wait(mem, w + L.W_CLAIM, L.CLAIM_WAITS, rest) == INTERRUPTED:
+        elif futex_wait(mem, w + L.W_CLAIM, L.CLAIM_WAITS, rest) == L.INTERRUPTED:
             answer = L.INTERRUPTED
     if answer == L.OK and load(mem, w + L.W_DEATH) != 0:
         answer = L.ILLEGAL

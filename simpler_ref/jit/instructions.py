@@ -261,13 +261,13 @@ def futex_wait(context, builder, word, expected, timeout_ns):
     timeout = builder.select(forever, _ZERO, builder.ptrtoint(spec, _I64))
     expected = builder.and_(expected, ir.Constant(_I64, 0xFFFFFFFF))
     done = _futex(builder, word, atomics._FUTEX_WAIT, expected, timeout)
-    error, answer = _error(builder), ir.Constant(_I64, atomics.CHANGED)
-    meanings = {atomics._ETIMEDOUT: atomics.TIMED_OUT, atomics._EINTR: atomics.INTERRUPTED}
+    error, answer = _error(builder), ir.Constant(_I64, L.OK)
+    meanings = {atomics._ETIMEDOUT: L.TIMED_OUT, atomics._EINTR: L.INTERRUPTED}
     for number, meaning in meanings.items():
         is_it = builder.icmp_signed("==", error, ir.Constant(_I32, number))
         answer = builder.select(is_it, ir.Constant(_I64, meaning), answer)
     woken = builder.icmp_signed("==", done, _ZERO)
-    return builder.select(woken, ir.Constant(_I64, atomics.CHANGED), answer)
+    return builder.select(woken, ir.Constant(_I64, L.OK), answer)
 
 
 @instruction(types.void, WORDS, INT)

@@ -49,7 +49,6 @@ from __future__ import annotations
 
 from . import layout as L
 from .atomics import (
-    INTERRUPTED,
     compare_exchange,
     exchange,
     fence,
@@ -324,5 +323,5 @@ def await_control(mem, worker, timeout_ns):
             return L.TIMED_OUT
         if passed < mem[L.SPIN_NS]:
             yield_core()
-        elif futex_wait(mem, state_word, seen, rest) == INTERRUPTED:
+        elif futex_wait(mem, state_word, seen, rest) == L.INTERRUPTED:
             return L.INTERRUPTED

@@ -48,8 +48,6 @@ from __future__ import annotations
 
 from . import layout as L
 from .atomics import (
-    INTERRUPTED,
-    TIMED_OUT,
     compare_exchange,
     core_here,
     exchange,
@@ -443,8 +441,8 @@ def help_until(mem, live, ended, taken, call, slice_ns):
             if unlikely(mem[L.TRACING] == L.TRACE_ALL):
                 note_span(mem, L.JOURNAL_OF_ORCH, L.NOTED_PARKED, L.ACTIVE, now)
         be_awake(mem, L.PARK_ORCH)
-        if answer == INTERRUPTED:
-            return L.INTERRUPTED
+        if answer == L.INTERRUPTED:
+            return answer
 
 
 def has_settled(mem, slot):
@@ -583,7 +581,7 @@ def scheduler_loop(mem, timer_ns):
                 note_span(mem, L.JOURNAL_OF_THREAD, L.NOTED_PARKED, mode, began)
             still = mem[L.ORCH_PASSES] != seen and not any_deferred(mem) and may_miss_an_end(mem)
             asked = exchange(mem, L.PARK_SCHED, 0) == L.KEEP_TIME
-            only_clock = asked or (answer == TIMED_OUT and still)
+            only_clock = asked or (answer == L.TIMED_OUT and still)
         if not quiet and not looks:
             yield_core()  # to the holder of the lock
         be_awake(mem, L.PARK_SCHED)

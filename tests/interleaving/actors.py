@@ -60,7 +60,7 @@ class Actor:
         """A `Sleep`, while it sleeps."""
         self.condition = None
         """What it waits for outside the kernels, while it does."""
-        self.answer = atomics.CHANGED
+        self.answer = L.OK
         self.stores = 0
         self.dies_after = None
         self.died = self.ended = False
@@ -148,7 +148,7 @@ class World:
             return False
         first = min(sleepers, key=lambda actor: actor.sleep.until)
         self.clock = max(self.clock, int(first.sleep.until) + TICK_NS)
-        first.sleep, first.answer = None, atomics.TIMED_OUT
+        first.sleep, first.answer = None, L.TIMED_OUT
         self.timeouts += 1
         return True
 
@@ -219,13 +219,13 @@ class World:
         me, seen = self.current, self.memory.newest(i)
         if seen & 0xFFFFFFFF != expected & 0xFFFFFFFF:
             self.note("does not sleep on", i, seen)
-            return atomics.CHANGED
+            return L.OK
         self.note("sleeps on", i, seen)
         until = float("inf") if timeout_ns < 0 else self.clock + timeout_ns
-        me.sleep, me.answer = Sleep(i, until), atomics.CHANGED
+        me.sleep, me.answer = Sleep(i, until), L.OK
         while me.sleep is not None:
             self.leave()
-        self.note("wakes up" if me.answer == atomics.CHANGED else "wakes up: time is over")
+        self.note("wakes up" if me.answer == L.OK else "wakes up: time is over")
         return me.answer
 
     def futex_wake(self, i):

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from simpler_ref.jit import layout as L
 from simpler_ref.jit import schedule
-from simpler_ref.jit.atomics import CHANGED, INTERRUPTED
 
 from .actors import TICK_NS
 from .alone import Alone
@@ -103,9 +102,9 @@ class Thread:
         self.waits(SLEEPS)
         assert limit_ns == min(PARK_NS, self.start + self.slice_ns - self.world.clock + 1)
         if self.now == INTERRUPTING:
-            return INTERRUPTED
+            return L.INTERRUPTED
         self.world.clock += 5_000
-        return CHANGED
+        return L.OK
 
 
 @pytest.mark.spec("SPEED-WAIT-2")

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from simpler_ref.jit import layout as L
 from simpler_ref.jit import schedule
-from simpler_ref.jit.atomics import CHANGED, TIMED_OUT
 
 from .alone import Alone
 
@@ -120,7 +119,7 @@ class Thread:
             assert mem[L.PARK_ORCH] == 0 or self.passes == 2
         if not self.left:
             mem[L.STOPPING], mem[L.PASS_LOCK] = 1, 0
-            return CHANGED
+            return L.OK
         self.now = self.left.pop(0)
         return self.happen(duty)
 
@@ -139,7 +138,7 @@ class Thread:
             self.slept = 0
         self.passes, self.moved = 0, now.moves
         mem[L.PARK_SCHED] = {WOKEN: 0, ASKED: L.KEEP_TIME, TIME_IS_UP: duty}[now.ends]
-        return TIMED_OUT if now.ends == TIME_IS_UP else CHANGED
+        return L.TIMED_OUT if now.ends == TIME_IS_UP else L.OK
 
 
 @settings(max_examples=60)

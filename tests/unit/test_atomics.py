@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from simpler_ref.jit import atomics
+from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
 
 from ..kernels import EXCHANGE, FENCE, TALLY, kernels
@@ -159,13 +159,13 @@ def test_who_sees_a_store_sees_what_was_written_before_it(mem):
 # ---------------------------------------------------------------- sleeping in the kernel
 def test_a_sleep_ends_in_time_and_lasts_while_the_low_half_of_its_word_does(mem):
     mem[3] = 5
-    assert kernels.futex_wait(mem, 3, 5, 1_000_000) == atomics.TIMED_OUT
-    assert kernels.futex_wait(mem, 3, 5, 0) == atomics.TIMED_OUT
+    assert kernels.futex_wait(mem, 3, 5, 1_000_000) == L.TIMED_OUT
+    assert kernels.futex_wait(mem, 3, 5, 0) == L.TIMED_OUT
     mem[3] = 5 | 9 << 32
-    assert kernels.futex_wait(mem, 3, 5, 1_000_000) == atomics.TIMED_OUT
+    assert kernels.futex_wait(mem, 3, 5, 1_000_000) == L.TIMED_OUT
     mem[3] = 6 | 9 << 32
-    assert kernels.futex_wait(mem, 3, 5, FOREVER) == atomics.CHANGED
-    assert kernels.futex_wait(mem, 3, 5 | 9 << 32, FOREVER) == atomics.CHANGED
+    assert kernels.futex_wait(mem, 3, 5, FOREVER) == L.OK
+    assert kernels.futex_wait(mem, 3, 5 | 9 << 32, FOREVER) == L.OK
 
 
 @pytest.mark.parametrize("limit_ns", [FOREVER, int(DEADLINE_S * 1e9)])
@@ -179,12 +179,12 @@ def test_a_wake_ends_every_sleep_on_the_word_and_on_no_other(mem, limit_ns):
         wait_until(lambda: all_wake(sleeps[:2], 3))
         mem[4] = 1
         wait_until(lambda: all_wake(sleeps[2:], 4))
-        assert [sleep.result() for sleep in sleeps] == [atomics.CHANGED] * 3
+        assert [sleep.result() for sleep in sleeps] == [L.OK] * 3
 
 
 def test_a_sleep_over_two_processes_is_ended_by_the_other(mem):
     def sleep():
-        assert kernels.futex_wait(mem, 3, 0, FOREVER) == atomics.CHANGED
+        assert kernels.futex_wait(mem, 3, 0, FOREVER) == L.OK
 
     with Fork(sleep) as fork:
         kernels.store(mem, 3, 1)  # a child that comes later does not even go to sleep
@@ -208,4 +208,4 @@ def test_a_signal_ends_a_sleep(mem):
             done.set()
     finally:
         signal.signal(signal.SIGUSR1, before)
-    assert (answer, set(seen)) == (atomics.INTERRUPTED, {signal.SIGUSR1})
+    assert (answer, set(seen)) == (L.INTERRUPTED, {signal.SIGUSR1})

@@ -12,7 +12,6 @@ import pytest
 
 from simpler_ref import Worker
 from simpler_ref.jit import layout as L
-from simpler_ref.jit.atomics import CHANGED
 from simpler_ref.task_interface import TensorArgType as T
 from tests.support import (
     COMPLETED,
@@ -283,7 +282,7 @@ class Sleeper(threading.Thread):
 
     def was_woken(self):
         self.join(DEADLINE_S)
-        return self.end == CHANGED
+        return self.end == L.OK
 
     def sleeps_on(self):
         """Say whether it is still asleep, and wake it."""
