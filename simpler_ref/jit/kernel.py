@@ -274,8 +274,8 @@ def entry(*signature: str, nogil: bool, stamp: str = STAMP) -> Callable[[F], F]:
         def call(*args: Any) -> Any:
             return func(*args[:-1], np.frombuffer(args[-1], np.int64, len(args[-1]) // 8))
 
-        made = call if BYTES in signature else func
-        made.entry_signature = signature  # type: ignore[attr-defined]
+        made: Any = call if BYTES in signature else func
+        made.entry_signature = signature
         return cast(F, made)
 
     return wrap
