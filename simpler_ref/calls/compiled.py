@@ -4,7 +4,7 @@ A call of a compiled task travels like any other, and its worker finds the funct
 first call with arguments of some types goes through Python: it compiles the function for these types, and
 beside it an *entry*, which takes the arguments from the mailbox, checks that they have these types, runs
 the function, and leaves its value where the future finds it. The worker's loop calls the entry for the
-calls that follow (see `serve.code_of_call`). An entry that finds other types asks the one made before it;
+calls that follow (see `serve.resolve`). An entry that finds other types asks the one made before it;
 what no entry takes goes through Python again.
 
 Rule     CALL-COMPILED-1, CALL-COMPILED-4, CALL-COMPILED-6
