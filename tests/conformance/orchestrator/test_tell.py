@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -26,60 +27,51 @@ def said(caplog):
     return lambda: [r.getMessage() for r in caplog.records if r.name == "simpler_ref"]
 
 
-class Busy:
-    """A Worker whose tasks wait at a gate."""
+@contextmanager
+def busy(mode):
+    """Give a started Worker, a task that waits at a gate, and gates: it has started, it may go on."""
+    with Gate() as started, Gate() as go, Worker(3, num_sub_workers=2, child_mode=mode) as w:
 
-    def __init__(self, mode, workers=2, **options):
-        self.w = Worker(3, num_sub_workers=workers, child_mode=mode, **options)
-        self.started, self.go = Gate(), Gate()
-
-    def __enter__(self):
-        self.w.__enter__()
-
+        @w.register
         def waits():
-            self.started.open(1)
-            self.go.wait()
+            started.open(1)
+            go.wait()
 
-        self.waits = self.w.register(waits)
-        self.nothing = self.w.register(lambda: None)
-        self.w.start()
-        return self
+        w.start()
+        yield w, waits, started, go
 
-    def __exit__(self, *error):
-        self.w.__exit__(*error)
-        self.started.__exit__()
-        self.go.__exit__()
 
-    def names(self, task, worker, how="is RUNNING on"):
-        """Return how a message names a task."""
-        manager = self.w._session.manager
-        return f"task {task} (Busy.__enter__.<locals>.waits) {how} {manager.name(worker)}"
+def names(w, task, worker, how="is RUNNING on"):
+    """Return how a message names such a task."""
+    return f"task {task} (busy.<locals>.waits) {how} {w._session.manager.name(worker)}"
 
 
 @pytest.mark.spec("ORCH-TELL-1")
 @MODES
 def test_a_first_ctrl_c_says_what_the_run_waits_for_and_what_a_second_one_does(mode, said):
-    with Busy(mode) as b:
+    with busy(mode) as (w, waits, started, go):
 
         def press():
-            b.started.wait()
-            b.started.wait()
-            wait_until(lambda: b.w._session.engine.mem[L.PARK_ORCH])
+            started.wait()
+            started.wait()
+            wait_until(lambda: w._session.engine.mem[L.PARK_ORCH])
             signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
             wait_until(said)
-            b.go.open()
+            go.open()
+
+        nothing = w.register(lambda: None)
 
         def orch_fn(orch, *_):
-            orch.submit_sub(b.nothing)
+            orch.submit_sub(nothing)
             for _ in range(3):  # the last one has not started: cancelled, and not waited for
-                orch.submit_sub(b.waits)
+                orch.submit_sub(waits)
 
         with Concurrently(press), pytest.raises(KeyboardInterrupt):
-            b.w.run(orch_fn)
+            w.run(orch_fn)
         (words,) = said()
         assert words.startswith("KeyboardInterrupt: waiting for 2 running tasks: ")
         for worker in range(2):
-            assert any(b.names(task, worker, "on") in words for task in (1, 2))
+            assert any(names(w, task, worker, "on") in words for task in (1, 2))
         ends = {
             "process": "kills their workers",
             "thread": "ends them at their next line of Python",
@@ -99,24 +91,24 @@ def at_once(monkeypatch):
 def test_a_task_that_keeps_the_run_waiting_is_named_once(mode, said, at_once, monkeypatch):
     look, looks = watch.Watch.look, []
     monkeypatch.setattr(watch.Watch, "look", lambda *a: (look(*a), looks.append(1)))
-    with Busy(mode) as b:
+    with busy(mode) as (w, waits, _started, go):
 
         def let_go():
             wait_until(lambda: len(said()) == 1)
             looks.clear()
             wait_until(lambda: len(looks) == 3)  # and no word more
-            b.go.open(2)
+            go.open(2)
 
         with Concurrently(let_go):
-            b.w.run(lambda orch, *_: [orch.submit_sub(b.waits) for _ in range(2)])
+            w.run(lambda orch, *_: [orch.submit_sub(waits) for _ in range(2)])
         (words,) = said()
         for worker in range(2):
-            assert any(b.names(task, worker) in words for task in (0, 1))
-        pid = b.w._session.manager.pids.get(0, os.getpid())
+            assert any(names(w, task, worker) in words for task in (0, 1))
+        pid = w._session.manager.pids.get(0, os.getpid())
         assert f"py-spy dump --pid {pid}" in words and "Ctrl-C" in words and "0 s" in words
 
-        with Concurrently(lambda: (wait_until(lambda: len(said()) == 2), b.go.open(1))):
-            b.w.run(lambda orch, *_: orch.submit_sub(b.waits))  # another run, another task
+        with Concurrently(lambda: (wait_until(lambda: len(said()) == 2), go.open(1))):
+            w.run(lambda orch, *_: orch.submit_sub(waits))  # another run, another task
         assert len(said()) == 2
 
 

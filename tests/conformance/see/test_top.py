@@ -47,21 +47,6 @@ def names_of(pid):
     return [name] if name.replace("\0", "@") in shown else []
 
 
-@contextlib.contextmanager
-def program():
-    """Run another program, whose Worker is started."""
-
-    def run():
-        with Worker(level=3, num_sub_workers=1, child_mode="thread") as w:
-            w.start()
-            started.open(1)
-            signal.pause()
-
-    with Gate() as started, Fork(run) as running:
-        started.wait()
-        yield running
-
-
 def sockets():
     return Path("/proc/net/unix").read_text()
 
@@ -425,7 +410,14 @@ def shown_until(turn, ends, pid, monkeypatch, *options):
 
 @pytest.mark.spec("SEE-TOP-4", "SEE-TOP-8")
 def test_tables_are_shown_until_the_process_ends_and_nothing_is_left_of_it(monkeypatch, capsys):
-    with program() as running:
+    def run():
+        with Worker(level=3, num_sub_workers=1, child_mode="thread") as w:
+            w.start()
+            started.open(1)
+            signal.pause()
+
+    with Gate() as started, Fork(run) as running:
+        started.wait()
         pid = running.pid
         assert names_of(pid)
 

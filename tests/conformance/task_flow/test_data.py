@@ -1,6 +1,7 @@
 """FLOW-DATA: numbers and tensors."""
 
 import copy
+import itertools
 import math
 import pickle
 import struct
@@ -88,22 +89,17 @@ def test_what_is_no_tensor_is_refused(data, shapes, dtype, word):
 
 
 @pytest.mark.spec("FLOW-DATA-4")
-@pytest.mark.parametrize("data", [None, 1.5, "x", [0]])
-def test_what_is_no_address_is_refused_by_name(data):
-    for dtype in (DataType.INT8, np.complex64):
+def test_what_is_no_address_and_bytes_that_are_no_tensor_are_refused():
+    for data, dtype in itertools.product((None, 1.5, "x", [0]), (DataType.INT8, np.complex64)):
         with pytest.raises(TypeError, match=r"address=.* is not a whole number"):
             ContinuousTensor.make(data, (1,), dtype)
     with pytest.raises(TypeError, match=r"address=array.* is not a .* array\.ctypes\.data"):
         ContinuousTensor.make(np.zeros(3), (1,), DataType.INT8)
-
-
-@pytest.mark.spec("FLOW-DATA-4")
-@pytest.mark.parametrize(("at", "value"), [(28, 6), (31, 1), (33, 2), (33, 255), (32, 12)])
-def test_bytes_that_are_no_tensor_are_refused(at, value):
-    wire = bytearray(ContinuousTensor.make(4096, (2, 3), DataType.INT8)._wire)
-    wire[at] = value
-    with pytest.raises(ValueError, match=r"no tensor|DataType"):
-        ContinuousTensor._from_wire(bytes(wire))
+    for at, value in ((28, 6), (31, 1), (33, 2), (33, 255), (32, 12)):
+        wire = bytearray(ContinuousTensor.make(4096, (2, 3), DataType.INT8)._wire)
+        wire[at] = value
+        with pytest.raises(ValueError, match=r"no tensor|DataType"):
+            ContinuousTensor._from_wire(bytes(wire))
 
 
 @pytest.mark.spec("FLOW-DATA-8")

@@ -46,42 +46,49 @@ def test_a_handle_tells_what_it_is_in_texts_that_equal_the_enums():
     assert (CallableKind.PYTHON_IMPORT, TargetNamespace.REMOTE_TASK_DISPATCHER) == (3, 3)
 
 
+@pytest.fixture
+def w(mode):
+    """Give a Worker with a sub worker and one of the next level."""
+    made = Worker(3, num_sub_workers=1, child_mode=mode)
+    made.add_next_level(SubWorker())
+    with made:
+        yield made
+
+
+def submits(orch):
+    """Return each way to submit tasks of a handle."""
+    one = [TaskArgs()]
+    return [
+        *(orch.submit_sub, lambda handle: orch.submit_sub_group(handle, one)),
+        *(orch.submit_next_level, lambda handle: orch.submit_next_level_group(handle, one)),
+        lambda handle: orch.submit_sub_many(handle, scalars=[np.arange(2)]),
+    ]
+
+
 @pytest.mark.spec("FLOW-HANDLE-6")
-def test_a_changed_handle_is_refused_until_it_is_as_before(mode):
-    w = Worker(3, num_sub_workers=1, child_mode=mode)
-    w.add_next_level(SubWorker())
-    with w:
-        handle, other, one = w.register(lambda: None), w.register(lambda: 1), [TaskArgs()]
+def test_a_changed_handle_is_refused_until_it_is_as_before(w):
+    handle, other = w.register(lambda: None), w.register(lambda: 1)
 
-        def orch_fn(orch, *_):
-            uses = [
-                lambda: orch.submit_sub(handle),
-                lambda: orch.submit_sub_group(handle, one),
-                lambda: orch.submit_next_level(handle),
-                lambda: orch.submit_next_level_group(handle, one),
-                lambda: orch.submit_sub_many(handle, scalars=[np.arange(2)]),
-                lambda: w.unregister(handle),
-                lambda: pickle.dumps(handle),
-            ]
-            for write, name, value in (
-                *((setattr, "hashid", "sha256:" + "0" * 64), (setattr, "kind", "CHIP_CALLABLE")),
-                *((object.__setattr__, "digest", bytes(32)), (object.__setattr__, "kind", 7)),
-                *((setattr, "target_namespace", "LOCAL_CHIP"), (setattr, "target_namespace", None)),
-            ):
-                right = getattr(handle, name)
-                write(handle, name, value)
-                assert getattr(handle, name) == value
-                for use in uses:
-                    for kind in (CallableError, RuntimeError):
-                        with pytest.raises(kind, match=f"HANDLE_MUTATED.*{name}") as caught:
-                            use()
-                    assert caught.value.code == "CALLABLE_HANDLE_MUTATED"
-                orch.submit_sub(other)
-                write(handle, name, right)
-                orch.submit_sub(handle)
+    def orch_fn(orch, *_):
+        for write, name, value in (
+            *((setattr, "hashid", "sha256:" + "0" * 64), (setattr, "kind", "CHIP_CALLABLE")),
+            *((object.__setattr__, "digest", bytes(32)), (object.__setattr__, "kind", 7)),
+            *((setattr, "target_namespace", "LOCAL_CHIP"), (setattr, "target_namespace", None)),
+        ):
+            right = getattr(handle, name)
+            write(handle, name, value)
+            assert getattr(handle, name) == value
+            for use in (*submits(orch), w.unregister, pickle.dumps):
+                for kind in (CallableError, RuntimeError):
+                    with pytest.raises(kind, match=f"HANDLE_MUTATED.*{name}") as caught:
+                        use(handle)
+                assert caught.value.code == "CALLABLE_HANDLE_MUTATED"
+            orch.submit_sub(other)
+            write(handle, name, right)
+            orch.submit_sub(handle)
 
-        assert w.run(orch_fn).tasks == 12
-        w.unregister(handle)
+    assert w.run(orch_fn).tasks == 12
+    w.unregister(handle)
     for name in ("name", "other", "_token"):
         with pytest.raises(AttributeError, match=name):
             setattr(handle, name, 1)
@@ -91,74 +98,54 @@ def test_a_changed_handle_is_refused_until_it_is_as_before(mode):
 
 
 @pytest.mark.spec("FLOW-HANDLE-2", "FLOW-HANDLE-5")
-def test_every_submit_checks_its_handle(mode):
+def test_every_submit_checks_its_handle(w):
     other = Worker(3, num_sub_workers=1)
     foreign = other.register(lambda: None)
-    w = Worker(3, num_sub_workers=1, child_mode=mode)
-    w.add_next_level(SubWorker())
-    with w:
+    live, stale = w.register(chip_callable), w.register(lambda: 0)
+    w.unregister(stale)
+    by_hand = CallableHandle(live.hashid, live.kind, live.target_namespace)
 
-        def function():
-            pass
+    def orch_fn(orch, *_):
+        for use in (*submits(orch), w.unregister):
+            for bad in (chip_callable, None, 0, live.hashid, live.digest):
+                with pytest.raises(TypeError, match=r"expects a CallableHandle returned by"):
+                    use(bad)
+            for bad in (foreign, by_hand):
+                with pytest.raises(KeyError, match="does not belong to this Worker"):
+                    use(bad)
+            with pytest.raises(KeyError, match="is not live on this Worker"):
+                use(stale)
 
-        live, stale = w.register(function), w.register(lambda: 0)
-        w.unregister(stale)
-        by_hand = CallableHandle(live.hashid, live.kind, live.target_namespace)
-        one = [TaskArgs()]
-
-        def orch_fn(orch, *_):
-            for submit in (
-                lambda h: orch.submit_sub(h),
-                lambda h: orch.submit_sub_group(h, one),
-                lambda h: orch.submit_next_level(h),
-                lambda h: orch.submit_next_level_group(h, one),
-            ):
-                for bad in (function, None, 0, live.hashid, live.digest):
-                    with pytest.raises(TypeError, match=r"expects a CallableHandle returned by"):
-                        submit(bad)
-                for bad in (foreign, by_hand):
-                    with pytest.raises(KeyError, match="does not belong to this Worker"):
-                        submit(bad)
-                with pytest.raises(KeyError, match="is not live on this Worker"):
-                    submit(stale)
-
-        assert w.run(orch_fn).tasks == 0
-        with pytest.raises(KeyError, match="does not belong"):
-            w.unregister(foreign)
-        with pytest.raises(KeyError, match="is not live"):
-            w.unregister(stale)
-        with pytest.raises(TypeError, match="CallableHandle"):
-            w.unregister(function)
+    assert w.run(orch_fn).tasks == 0
 
 
 @pytest.mark.spec("FLOW-HANDLE-3")
 @pytest.mark.parametrize("when", ["before the start", "after it"])
-def test_two_handles_over_one_callable_are_live_one_by_one(mode, when):
-    with Worker(3, num_sub_workers=1, child_mode=mode) as w:
-        count = w.share(np.zeros(1, np.int64))
+def test_two_handles_over_one_callable_are_live_one_by_one(w, when):
+    count = w.share(np.zeros(1, np.int64))
 
-        def add():
-            count[0] += 1
+    def add():
+        count[0] += 1
 
-        if when == "after it":
-            w.start()
-        first, second = w.register(add), w.register(add)
-        assert first is not second and first != second
-        assert (first.digest, len(w._life.registry._used)) == (second.digest, 1)
+    if when == "after it":
+        w.start()
+    first, second = w.register(add), w.register(add)
+    assert first is not second and first != second
+    assert (first.digest, len(w._life.registry._used)) == (second.digest, 1)
 
-        def submit(*handles):
-            w.run(lambda orch, *_: [orch.submit_sub(handle) for handle in handles])
+    def submit(*handles):
+        w.run(lambda orch, *_: [orch.submit_sub(handle) for handle in handles])
 
-        submit(first, second)
-        w.unregister(first)
+    submit(first, second)
+    w.unregister(first)
+    submit(second)
+    with pytest.raises(KeyError, match="is not live"):
+        submit(first)
+    w.unregister(second)
+    with pytest.raises(KeyError, match="is not live"):
         submit(second)
-        with pytest.raises(KeyError, match="is not live"):
-            submit(first)
-        w.unregister(second)
-        with pytest.raises(KeyError, match="is not live"):
-            submit(second)
-        submit(w.register(add))
-        assert count[0] == 4
+    submit(w.register(add))
+    assert count[0] == 4
 
 
 @pytest.mark.spec("FLOW-HANDLE-4")
