@@ -8,8 +8,9 @@ import pytest
 
 from simpler_ref import compat
 
-L3 = """
-import sys, os
+PROGRAM = """
+import atexit, pickle, sys, threading
+import simpler
 from simpler.task_interface import CallConfig, DataType, TaskArgs, TensorArgType
 from simpler.worker import Worker
 import helper
@@ -22,14 +23,16 @@ class Local:
     value = 3
 
 
-def add(args):
-    from simpler.task_interface import DataType
+def add(args):  # imports by name, and `simpler` as it is known in the program
+    from _task_interface import get_element_size
+    import simpler.worker
+    assert get_element_size(DataType.FLOAT32) == 4 and simpler.worker.Worker is simpler.Worker
     x = args.tensor(0).numpy()
-    x += args.scalar(0) * Local.value * helper.ONE
+    x += args.scalar(0) * Local.value
 
 
 def main():
-    with Worker(level=3, num_sub_workers=2) as w:
+    with Worker(num_sub_workers=2, OPTIONS) as w:
         early = w.register(add)
         w.init()
         x = w.zeros(4, "float32")
@@ -38,7 +41,7 @@ def main():
             for handle in (early, late):
                 task = TaskArgs()
                 task.add_tensor(x, TensorArgType.INOUT)
-                task.add_scalar(int(sys.argv[1]))
+                task.add_scalar(int(sys.argv[1]) * helper.ONE)
                 orch.submit_sub(handle, task)
 
         late = early
@@ -48,8 +51,19 @@ def main():
         print(x.tolist())
 
 
+def look():
+    print(type(pickle.loads(pickle.dumps(Local()))) is Local)
+
+
+def look_later():
+    threading.main_thread().join()
+    look()
+
+
 if __name__ == "__main__":
     main()
+    atexit.register(look)
+    threading.Thread(target=look_later).start()
     raise SystemExit(7)
 """
 
@@ -59,39 +73,27 @@ def run(*arguments, **more):
     return subprocess.run(command, capture_output=True, text=True, timeout=300, **more)
 
 
-@pytest.mark.spec("COMPAT-RUN-1")
-def test_a_program_runs_with_no_line_changed(tmp_path):
+@pytest.mark.spec("COMPAT-RUN-1", "COMPAT-RUN-4")
+@pytest.mark.parametrize(
+    "options",
+    [
+        *("level=3", 'level=3, start_method="spawn"'),
+        pytest.param("fleet=simpler.ProcessFleet(), endpoints=1", marks=pytest.mark.long),
+    ],
+    ids=["fork", "spawn", "fleet"],
+)
+def test_a_program_runs_with_no_line_changed_and_the_names_are_known_wherever_tasks_run(
+    tmp_path, options
+):
+    """It is `__main__` until its threads and the process end."""
     folder = tmp_path / "below"
     folder.mkdir()
     (folder / "helper.py").write_text("ONE = 1\n")
-    (folder / "program.py").write_text(L3)
+    (folder / "program.py").write_text(PROGRAM.replace("OPTIONS", options))
     given = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": os.getcwd()}}
     done = run("below/program.py", 5, "-m", **given)
-    assert (done.returncode, done.stdout) == (7, "[60.0, 60.0, 60.0, 60.0]\n"), done.stderr
-
-
-LATER = """
-import atexit, pickle, threading
-
-class Local: pass
-
-def look():
-    print(type(pickle.loads(pickle.dumps(Local()))) is Local)
-
-def look_later():
-    threading.main_thread().join()
-    look()
-
-atexit.register(look)
-threading.Thread(target=look_later).start()
-"""
-
-
-@pytest.mark.spec("COMPAT-RUN-1")
-def test_a_program_is_main_until_its_threads_and_the_process_end(tmp_path):
-    (tmp_path / "program.py").write_text(LATER)
-    done = run(tmp_path / "program.py")
-    assert (done.returncode, done.stdout) == (0, "True\nTrue\n"), done.stderr
+    said = "[60.0, 60.0, 60.0, 60.0]\nTrue\nTrue\n"
+    assert (done.returncode, done.stdout) == (7, said), done.stderr
 
 
 @pytest.mark.spec("COMPAT-RUN-1")
@@ -113,47 +115,3 @@ def test_what_it_does_not_understand_tells_how_it_is_called(arguments, capsys):
     assert compat.main(list(arguments)) == 2
     said = capsys.readouterr()
     assert "usage: python -m simpler_ref.compat" in said.err and not said.out
-
-
-WHEREVER = """
-import simpler
-from simpler.task_interface import DataType, TaskArgs, TensorArgType
-from simpler.worker import Worker
-
-
-def fill(args):  # imports by name, and `simpler` as it is known in the program
-    from _task_interface import get_element_size
-    import simpler.worker
-    x = args.tensor(0).numpy()
-    x[:] = get_element_size(DataType.FLOAT32) * (simpler.worker.Worker is simpler.Worker)
-
-
-def orch(orch, args, config):
-    task = TaskArgs()
-    task.add_tensor(x, TensorArgType.INOUT)
-    orch.submit_sub(handle, task)
-
-
-if __name__ == "__main__":
-    with Worker(num_sub_workers=1, OPTIONS) as w:
-        handle = w.register(fill)
-        w.init()
-        x = w.zeros(2, "float32")
-        w.run(orch)
-        print(x.tolist())
-"""
-
-SPAWNED = 'level=3, start_method="spawn"'
-AT_AN_ENDPOINT = "fleet=simpler.ProcessFleet(), endpoints=1"
-
-
-@pytest.mark.spec("COMPAT-RUN-4")
-@pytest.mark.parametrize(
-    "options",
-    [SPAWNED, pytest.param(AT_AN_ENDPOINT, marks=pytest.mark.long)],
-    ids=["spawn", "fleet"],
-)
-def test_the_names_are_known_wherever_tasks_run(tmp_path, options):
-    (tmp_path / "program.py").write_text(WHEREVER.replace("OPTIONS", options))
-    done = run(tmp_path / "program.py")
-    assert (done.returncode, done.stdout) == (0, "[4.0, 4.0]\n"), done.stderr

@@ -6,7 +6,6 @@ import pytest
 from simpler_ref import TaskError, Worker
 from simpler_ref.jit import layout as L
 from simpler_ref.task_interface import TensorArgType as T
-from simpler_ref.workers import processes
 from tests.support import make_args
 
 
@@ -18,17 +17,6 @@ def tree(request):
     above.add_worker(below)
     with above:
         yield above, below
-
-
-@pytest.fixture(scope="module")
-def two():
-    """Give two Workers, neither below the other."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processes, "why_not_fork", lambda: None)
-        with Worker(3, num_sub_workers=1) as one, Worker(3, num_sub_workers=1) as other:
-            for w in (one, other):
-                w.start()
-            yield one, other
 
 
 @pytest.mark.spec("HIER-ENGINE-1")
@@ -84,22 +72,22 @@ def test_nested_tasks_have_no_edge_to_those_above_find_what_these_wrote_and_are_
 
 
 @pytest.mark.spec("HIER-ENGINE-4")
-def test_a_worker_runs_within_the_orch_function_of_another_and_fails_by_itself(two):
-    one, other = two
-    x, y = one.share(np.zeros(2, np.int64)), other.share(np.zeros(2, np.int64))
-    ones = one.register(lambda args: np.add(x, 1, out=x))
-    others = other.register(lambda args: np.add(y, 1, out=y))
-    fails, timings = other.register(lambda: 1 // 0), []
+def test_a_worker_runs_within_the_orch_function_of_another_and_fails_by_itself():
+    with Worker(3, num_sub_workers=1) as one, Worker(3, num_sub_workers=1) as other:
+        x, y = one.share(np.zeros(2, np.int64)), other.share(np.zeros(2, np.int64))
+        ones = one.register(lambda args: np.add(x, 1, out=x))
+        others = other.register(lambda args: np.add(y, 1, out=y))
+        fails, timings = other.register(lambda: 1 // 0), []
 
-    def inner(orch, args, config):
-        orch.submit_sub(others, make_args((y, T.INOUT)))
+        def inner(orch, args, config):
+            orch.submit_sub(others, make_args((y, T.INOUT)))
 
-    def outer(orch, args, config):
-        for _ in range(3):
-            orch.submit_sub(ones, make_args((x, T.INOUT)))
-            timings.append(other.run(inner))
-            with pytest.raises(TaskError, match="ZeroDivisionError"):
-                other.run(lambda inner, *_: inner.submit_sub(fails))
+        def outer(orch, args, config):
+            for _ in range(3):
+                orch.submit_sub(ones, make_args((x, T.INOUT)))
+                timings.append(other.run(inner))
+                with pytest.raises(TaskError, match="ZeroDivisionError"):
+                    other.run(lambda inner, *_: inner.submit_sub(fails))
 
-    assert (one.run(outer).tasks, [timing.tasks for timing in timings]) == (3, [1, 1, 1])
-    assert (x.tolist(), y.tolist()) == ([3, 3], [3, 3])
+        assert (one.run(outer).tasks, [timing.tasks for timing in timings]) == (3, [1, 1, 1])
+        assert (x.tolist(), y.tolist()) == ([3, 3], [3, 3])
