@@ -30,8 +30,10 @@ def heard(gate):
 
     handler.emit = emit
     log.addHandler(handler)
-    yield reports
-    log.removeHandler(handler)
+    try:
+        yield reports
+    finally:
+        log.removeHandler(handler)
 
 
 @pytest.fixture
