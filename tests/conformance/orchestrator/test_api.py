@@ -3,6 +3,7 @@
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
@@ -149,18 +150,10 @@ def test_the_tail_is_where_the_oldest_byte_still_held_begins(driver):
 
 
 # ---------------------------------------------------------------- a look at a task
-class Names:
-    """What stands for a Worker where an engine is driven by hand."""
-
-    def callable_name(self, word, key):
-        return "?"
-
-    def worker_name(self, worker):
-        return str(worker)
-
-
 def view_of(driver):
-    return RingView(driver.engine, Names())
+    """Return a look at an engine that is driven by hand, without a Worker that knows names."""
+    names = SimpleNamespace(callable_name=lambda word, key: "?", worker_name=str)
+    return RingView(driver.engine, names)
 
 
 def tells(look, **wanted):

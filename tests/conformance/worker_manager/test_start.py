@@ -89,22 +89,6 @@ def test_a_fresh_interpreter_has_the_memory_the_flags_and_the_paths_and_nothing_
                 assert theirs[region.ctypes.data] == shared_spans(os.getpid())[region.ctypes.data]
 
 
-def said_by(program, **environment):
-    """Run a program; return what it wrote to stdout and stderr."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-"],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
-        input=program,
-        capture_output=True,
-        text=True,
-        timeout=2 * DEADLINE_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout, done.stderr
-
-
 @pytest.mark.spec("WM-START-1")
 def test_a_start_method_must_be_one(monkeypatch):
     with pytest.raises(ValueError, match="start_method='thread': it is 'fork', 'spawn' or None"):
@@ -174,12 +158,15 @@ OPENMP = """
 @pytest.mark.slow("a program imports scikit-learn's OpenMP and starts fresh interpreters")
 def test_spawn_is_chosen_once_openmp_has_computed_and_its_tasks_do_not_hang():
     """Threads of Python, OpenBLAS, ZeroMQ and numba are no reason, nor is an OpenMP only loaded."""
-    out, err = said_by(textwrap.dedent(OPENMP), OPENBLAS_NUM_THREADS="2")
-    *lines, last = out.splitlines()
+    command, given = [sys.executable, "-W", "error", "-"], textwrap.dedent(OPENMP)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "2"}
+    done = subprocess.run(command, env=environment, input=given, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    *lines, last = done.stdout.splitlines()
     assert lines == ["None False", "None False", "False", "None", "True True False"]
     assert last.startswith("a native library and libgomp are in use: ")
-    assert len(err.splitlines()) == 1
-    assert err.startswith("libgomp is in use: ") and "start_method='spawn'" in err
+    (told,) = done.stderr.splitlines()
+    assert told.startswith("libgomp is in use: ") and "start_method='spawn'" in told
 
 
 # ---------------------------------------------------------------- what travels
