@@ -114,6 +114,11 @@ class Host:
             self._rules["outgoing"].append(f"ip daddr {to} drop;")
         self._apply()
 
+    def blink(self, to: str, seconds: float) -> None:
+        """Drop what comes from an address and goes to it, for hardly longer than that."""
+        rules = RULES % (f"ip saddr {to} drop;", f"ip daddr {to} drop;")
+        self.run("sh", "-c", f"nft -f - && sleep {seconds}; nft flush ruleset", text=rules)
+
     def lose(self, percent: int) -> None:
         """Drop a share of all packets, in both directions."""
         for rules in self._rules.values():

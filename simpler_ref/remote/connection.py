@@ -39,6 +39,7 @@ class _Zmq:
 zmq: Any = _Zmq()
 
 HEARTBEAT_MS = 200
+LOOKS_MS = 3000
 EVENTS, POLLIN, SNDMORE = 15, 1, 2
 """ZMQ's constants as numbers: pyzmq's enumerations are slow, and so are its multipart calls."""
 SOURCE = 2
@@ -62,12 +63,14 @@ def prepare(socket: Any, silence_s: float, *, stopped_s: float | None = None) ->
     socket.setsockopt(zmq.MAXMSGSIZE, FRAME_HEADER_BYTES + MAX_FRAME_PAYLOAD_BYTES)
     socket.setsockopt(zmq.RECONNECT_IVL, -1)
     socket.setsockopt(zmq.HANDSHAKE_IVL, int(silence_s * 1000))
-    socket.setsockopt(zmq.TCP_MAXRT, silence_ms)
+    stopped_ms = silence_ms if stopped_s is None else _without_last_beat(stopped_s)
+    # Where nothing is sent, the system looks once a second, and would end the connection after one look
+    # in vain, during a cut of half a second: without heartbeats it has time for more of them.
+    socket.setsockopt(zmq.TCP_MAXRT, silence_ms if stopped_ms else silence_ms + LOOKS_MS)
     socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
     socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 1)
     socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, 1)
     socket.setsockopt(zmq.TCP_KEEPALIVE_CNT, max(1, math.ceil(silence_s)))
-    stopped_ms = silence_ms if stopped_s is None else _without_last_beat(stopped_s)
     if stopped_ms:
         socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, stopped_ms)

@@ -9,11 +9,15 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
+import sys
 import threading
+import time
 from contextlib import ExitStack, contextmanager
 
 import numpy as np
 import pytest
+import zmq
 
 from simpler_ref import (
     CallableError,
@@ -24,8 +28,10 @@ from simpler_ref import (
     WorkerStartError,
 )
 from simpler_ref.remote import HostFleet, fail_points
+from simpler_ref.remote.connection import prepare
 from tests import far_side, list_programs, network
 from tests.endpoints import COUNT, EXISTING, INOUT, INPUT, arm, program
+from tests.spec_rules import ROOT
 from tests.support import make_args, sample, wait_until
 
 from .programs import Program
@@ -125,6 +131,46 @@ def test_a_host_that_cannot_be_reached_is_lost_and_comes_back_as_a_new_session(t
         host.heal()
         it.works()
         assert it.session(0) != before
+
+
+PEER = """
+import sys, zmq
+from simpler_ref.remote.connection import prepare
+socket = zmq.Context().socket(zmq.ROUTER)
+prepare(socket, 2.0, stopped_s=0.0)
+socket.bind(sys.argv[1])
+print("ready", flush=True)
+while True:
+    socket.send_multipart(socket.recv_multipart())
+"""
+
+
+@needs_hosts
+@pytest.mark.slow("starts daemons in network namespaces, and cuts one off")
+def test_a_connection_without_heartbeats_on_which_nothing_is_sent_outlives_a_short_cut(tmp_path):
+    def ask(text):
+        client.send(text)
+        assert client.poll(DEADLINE_S * 500)
+        return client.recv()
+
+    context = zmq.Context()
+    with network.two_hosts(tmp_path) as (host, _, _):
+        address = f"tcp://{host.address}:7777"
+        command = ["ip", "netns", "exec", host.name, sys.executable, "-c", PEER, address]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as peer:
+            try:
+                assert peer.stdout.readline() == b"ready\n"
+                client = context.socket(zmq.DEALER)
+                prepare(client, 2.0, stopped_s=0.0)
+                client.connect(address)
+                assert ask(b"before") == b"before"
+                # longer than a second, after which each system looks whether the other one is there
+                host.blink(host.here, 1.9)
+                time.sleep(1.5)
+                assert ask(b"after") == b"after"
+            finally:
+                context.destroy(linger=0)
+                peer.kill()
 
 
 @needs_hosts
