@@ -81,7 +81,9 @@ class Daemon:
         self._is_over = False
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
-        prepare(self._socket, SILENCE_S)
+        # how long a parent may be silent is said with its heartbeats, and its session notices it, too
+        prepare(self._socket, SILENCE_S, stopped_s=0.0)
+        self._socket.setsockopt(zmq.TCP_MAXRT, 0)
         self._socket.sndhwm = MOST_UNREAD
         self._socket.router_mandatory = True
         if pair is not None:

@@ -30,6 +30,7 @@ DEFAULT_START_TIMEOUT_S = 60.0
 DEFAULT_SILENCE_S = 2.0
 MOST_ENDPOINTS = 1024
 _DAY_S = 86400.0
+_HOUR_S = 3600.0
 _RUNTIME = "give the path of the runtime's library, or leave it out for the simulated chip"
 _MODULES = "give a list of names"
 ALONE_DEPTH = 4
@@ -62,7 +63,7 @@ class RemoteWorkerSpec:
     start_timeout_s : float
         How long it may take until it is ready.
     silence_s : float
-        After how long without a sign of life it is lost, at least 0.5.
+        After how long without a sign of life it is lost, 0.5 to 3600.
 
     Raises
     ------
@@ -93,7 +94,7 @@ class RemoteWorkerSpec:
         if not isinstance(fleet, Fleet):
             raise TypeError(f"fleet={fleet!r} is no Fleet: give ProcessFleet(), for example")
         self.start_timeout_s = seconds("start_timeout_s", start_timeout_s, 0.5, _DAY_S)
-        self.silence_s = seconds("silence_s", silence_s, 0.5, _DAY_S)
+        self.silence_s = seconds("silence_s", silence_s, 0.5, _HOUR_S)  # ZeroMQ has 16 bits
         if not isinstance(options, Mapping | None):
             raise TypeError(f"options={options!r}: give names of options and their values")
         chosen = chips("device_ids", device_ids)

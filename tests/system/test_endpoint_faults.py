@@ -133,6 +133,17 @@ def test_a_host_that_cannot_be_reached_is_lost_and_comes_back_as_a_new_session(t
         assert it.session(0) != before
 
 
+@needs_hosts
+@pytest.mark.slow("a host is cut off for longer than a daemon would wait by itself")
+def test_the_program_says_how_long_hosts_may_be_silent(tmp_path):
+    with scene(tmp_path, silence_s=8.0) as it:
+        it.works()
+        before = it.session(0)
+        it.hosts[0].blink(it.hosts[0].here, 2.5)
+        it.works()
+        assert it.session(0) == before
+
+
 PEER = """
 import sys, zmq
 from simpler_ref.remote.connection import prepare

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import zmq
 
 from simpler_ref import (
     CallConfig,
@@ -17,6 +18,7 @@ from simpler_ref import (
 )
 from simpler_ref.errors import RemoteError
 from simpler_ref.remote import frames
+from simpler_ref.remote.connection import prepare
 from simpler_ref.remote.fleets import read_manifest
 from simpler_ref.remote.frames import FrameType, ReadyState
 from simpler_ref.remote.manifest import to_line
@@ -140,6 +142,10 @@ def test_the_options_of_its_worker_travel_in_the_manifest():
     for wrong in (0, -1, "x", 10**9):
         with pytest.raises((TypeError, ValueError), match="start_timeout_s"):
             RemoteWorkerSpec(start_timeout_s=wrong)
+    with pytest.raises(ValueError, match=r"silence_s=7000.*3600"):  # more than ZeroMQ can be told
+        RemoteWorkerSpec(silence_s=7000)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        prepare(socket, RemoteWorkerSpec(silence_s=3600).silence_s)
 
 
 @pytest.mark.long
