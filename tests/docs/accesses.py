@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 JIT = Path(__file__).resolve().parents[2] / "simpler_ref" / "jit"
@@ -22,8 +22,8 @@ class Sources:
     """All functions of the kernels, by ``module.name``, and what the names in them refer to."""
 
     def __init__(self, folder: Path = JIT) -> None:
-        self.written = functools.cache(lambda where: list(self._written(where)))
-        self.read = functools.cache(lambda where: list(self._read(where)))
+        self.written = functools.cache(lambda where: list(self._accesses(where, ATOMIC_WRITES)))
+        self.read = functools.cache(lambda where: list(self._accesses(where, ATOMIC_READS)))
         self.fields = functools.cache(self._fields)
         self.own_words = functools.cache(self._own_words)
         self.origins = functools.cache(self._origins)
@@ -80,32 +80,19 @@ class Sources:
                     found |= self.fields(callee, value)
         return found
 
-    def _written(self, where: str) -> Iterator[tuple[int, ast.expr]]:
-        """Yield line and index of everything that a function writes, or has a callee write for it."""
+    def _accesses(self, where: str, atomics: Sequence[str]) -> Iterator[tuple[int, ast.expr]]:
+        """Yield line and index of all that a function writes, or reads, or has a callee do so for it."""
+        writes = atomics is ATOMIC_WRITES
         for node in ast.walk(self.functions[where]):
-            if isinstance(node, ast.Assign | ast.AugAssign):
-                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                    if is_look_up(target):
-                        yield node.lineno, target.slice
-            elif isinstance(node, ast.Call):
-                if getattr(node.func, "id", "") in ATOMIC_WRITES:
-                    yield node.lineno, node.args[1]
-                elif callee := self.called(where, node):
-                    for position in self.own_words(callee, self.written):
-                        yield node.lineno, node.args[position]
-
-    def _read(self, where: str) -> Iterator[tuple[int, ast.expr]]:
-        """Yield line and index of everything that a function reads, or has a callee read for it."""
-        for node in ast.walk(self.functions[where]):
-            if is_look_up(node) and isinstance(node.ctx, ast.Load):
+            if is_look_up(node) and isinstance(node.ctx, ast.Store if writes else ast.Load):
                 yield node.lineno, node.slice
-            elif isinstance(node, ast.AugAssign) and is_look_up(node.target):
+            elif isinstance(node, ast.AugAssign) and is_look_up(node.target) and not writes:
                 yield node.lineno, node.target.slice
             elif isinstance(node, ast.Call):
-                if getattr(node.func, "id", "") in ATOMIC_READS:
+                if getattr(node.func, "id", "") in atomics:
                     yield node.lineno, node.args[1]
                 elif callee := self.called(where, node):
-                    for position in self.own_words(callee, self.read):
+                    for position in self.own_words(callee, self.written if writes else self.read):
                         yield node.lineno, node.args[position]
 
     def _own_words(self, where: str, accesses: Accesses) -> set[int]:
