@@ -21,7 +21,7 @@ from simpler_ref.workers import processes as worker_processes
 
 from . import spec_rules
 
-pytest.register_assert_rewrite("tests.support", "tests.ahead_model")
+pytest.register_assert_rewrite("tests.support")
 
 from .segments import segments  # noqa: E402
 from .support import Driver, small_engine, unmap  # noqa: E402

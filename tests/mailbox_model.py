@@ -1,21 +1,21 @@
-"""Everybody who has to do with a mailbox, as steps that a test can take in any order that is possible.
+"""Everybody who has to do with a mailbox, as steps, taken in every order that is possible.
 
 The steps are the kernels themselves. What Python code sees to (a request waits for no other, a worker
 that died is replaced between two runs, …) is said here, once more, by `steps`.
-
-`ahead_model` has several workers and no requests; with both in one model, no walk would come to its end.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
+
+import numpy as np
 
 from simpler_ref.jit import layout as L
 from simpler_ref.task_interface import MailboxState
 
 from .support import Driver
-from .walk import live_words, walk
 
 NONE, CLAIMED, ASKED, SILENT = "none", "has the mailbox", "has asked", "was given no answer"
 NEW, UP, AT_TASK, AT_REQUEST, GONE, DEAD = "new", "up", "at a task", "at a request", "gone", "dead"
@@ -112,9 +112,6 @@ class MailboxModel:
         if worker == DEAD and requester in (NONE, SILENT) and mem[L.LIVE] == 0:
             yield "Scheduler", self._replace
 
-    def end(self) -> None:
-        """Nothing leads on: everybody has stopped."""
-
     def _now(self, **actors: Any) -> None:
         self.actors |= actors
 
@@ -142,16 +139,48 @@ class MailboxModel:
         self._now(worker=NEW, admitted=False, requester=NONE)
 
 
+def live_words(driver: Driver) -> np.ndarray:
+    """Return the offsets of the words that change while an engine serves a few tasks without tensors.
+
+    Left out is what no kernel acts on: what stands in a mailbox behind its state, and when a task began.
+    """
+    mem, few = driver.mem, 32
+    ahead = [L.CANDIDATES + kind * L.CANDIDATES_CAPACITY for kind in range(2)]
+    parts = [
+        (L.RING_BLOCK, L.SCOPE_STACK + few),
+        (L.SCHED, L.CANDIDATES),
+        (L.ERROR_STATE, L.ERROR_NEEDING + L.STORY_WORDS),
+        (L.PASS_LOCK, L.HEADER_WORDS),
+    ]
+    parts += [(first, first + few) for first in ahead]
+    for frame in range(int(mem[L.WORKERS] * mem[L.DEPTH])):
+        first = int(mem[L.A_WORKERS]) + frame * L.WORKER_WORDS
+        parts.append((first, first + L.W_SINCE))
+        parts.append((first + L.W_SINCE + 1, first + L.W_CACHE))
+        parts.append((first + L.W_SLOT, first + L.W_MAILBOX + L.MAIL_COMMAND + 1))
+    fifos = range(L.A_FIFO, L.A_FIFO + int(mem[L.RINGS]))
+    for queue in (L.A_WIRING, *fifos):
+        parts.append((int(mem[queue]), int(mem[queue]) + few))
+    sizes = {L.A_SLOTS: int(mem[L.WINDOW]) * L.SLOT_WORDS, L.A_SPILL: 4 * L.SPILL_SMALLEST}
+    parts += [(int(mem[area]), int(mem[area]) + size) for area, size in sizes.items()]
+    return np.concatenate([np.arange(*part) for part in parts])
+
+
 def explore(depth: int) -> set[tuple[str, MailboxState, MailboxState]]:
     """Take every step in every situation; return who made which step of a mailbox's state."""
     model, found = MailboxModel(depth), set()
-
-    def take(party: str, step: Callable[[], Any]) -> None:
+    known, todo = {model.key()}, deque([model.save()])
+    while todo:
+        situation = todo.popleft()
+        model.restore(situation)
         before = model.states()
-        step()
-        pairs = zip(before, model.states(), strict=True)
-        found.update((party, old, new) for old, new in pairs if old != new)
-
-    walk(model, take)
+        for party, step in list(model.steps()):
+            model.restore(situation)
+            step()
+            pairs = zip(before, model.states(), strict=True)
+            found.update((party, old, new) for old, new in pairs if old != new)
+            if (key := model.key()) not in known:
+                known.add(key)
+                todo.append(model.save())
     model.driver.close()
     return found

@@ -14,10 +14,9 @@ from typing import NamedTuple
 
 from simpler_ref.jit import claims, entries, schedule
 from simpler_ref.jit import layout as L
-from tests.ahead_model import NAMES
 
 from .names import DATA
-from .scene import FAILED_FUNCTION, KEY, MOST_MEMBERS, Play, Scene, tensor
+from .scene import FAILED_FUNCTION, KEY, MOST_MEMBERS, NAMES, Play, Scene, tensor
 
 BUFFERS = "xyz"
 BLOCK = 16

@@ -7,17 +7,19 @@ and writes a number of its own; a *service* never ends.
 
 from __future__ import annotations
 
+import re
 from dataclasses import KW_ONLY, dataclass
+from typing import NamedTuple
 
 from simpler_ref.jit import claims, entries, schedule, submit
 from simpler_ref.jit import layout as L
-from tests.ahead_model import NAMES, parse
 
 from .actors import World, played
 from .memory import Memory, Recorder, WeakMemory
 from .names import DATA
 from .schedules import Drawn, InTurn
 
+NAMES = "abcdefgh"
 THREAD = 7
 """What a new worker says which thread it is."""
 RESULT = L.MAILBOX_OFF_CONTROL_RESULT // L.WORD
@@ -32,6 +34,40 @@ WARM_UP = 12
 """So many plays find out which words are shared, and before which a schedule has to choose."""
 AFTERWARDS = "a b<a c<a d<bc"
 """What the run after a death has to do."""
+
+
+class Task(NamedTuple):
+    """What is submitted."""
+
+    producers: list[int]
+    """The tasks that it reads from."""
+    owner: int = -1
+    members: int = 0
+    """Of a group, 0 for a task of its own."""
+
+
+def parse(program: str) -> list[Task]:
+    """Read a program: ``a@0 b<a c*2<ab`` is a task for worker 0, one behind it, a group behind both."""
+    tasks = []
+    for word in program.split():
+        members, at, producers = re.fullmatch(r"\w(?:\*(\d))?(?:@(\d))?(?:<(\w+))?", word).groups(
+            ""
+        )
+        numbers = [NAMES.index(name) for name in producers]
+        tasks.append(Task(numbers, int(at or -1), int(members or 0)))
+    return tasks
+
+
+def draw_program(rng, size: int, workers: int, groups: float, edges: float) -> str:
+    """Return a program; how likely a task is a group, and reads from each earlier one, is given."""
+    words = []
+    for number, name in enumerate(NAMES[:size]):
+        where = rng.choice(["", "", *(f"@{worker}" for worker in range(workers))])
+        if workers > 1 and rng.random() < groups:
+            where = f"*{rng.randint(2, workers)}"
+        before = "".join(one for one in NAMES[:number] if rng.random() < edges)
+        words.append(name + where + "<" * bool(before) + before)
+    return " ".join(words)
 
 
 @dataclass(eq=False)

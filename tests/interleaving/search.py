@@ -4,10 +4,8 @@ import random
 
 import pytest
 
-from tests.ahead_model import NAMES, draw_program
-
 from .calls import draw_scene
-from .scene import Scene
+from .scene import NAMES, Scene, draw_program
 from .schedules import Drawn
 
 

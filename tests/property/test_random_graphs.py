@@ -71,7 +71,7 @@ class Program:
         self.driver = d = Driver(heap=ring_bytes, rings=rings, window=window, **pools)
         self.mem = d.mem
         self.mem[L.DEFER_NS] = 1  # ns: the next look ends it
-        self.mem[L.PREDISPATCH_AFTER] = 1 << 62  # test_every_order.py is about what is given ahead
+        self.mem[L.PREDISPATCH_AFTER] = 1 << 62  # tests/interleaving is about pre-dispatched tasks
         self.reference = Reference(
             bases=[d.ring_word(ring, L.R_BASE) for ring in range(rings)],
             ring_bytes=ring_bytes,

@@ -37,6 +37,39 @@ def pair(driver, how=reads):
     return first, second
 
 
+@pytest.mark.parametrize("depth", [2, 3, 7])
+def test_a_chain_is_in_the_frames_of_one_worker_though_only_its_head_is_ready(make_driver, depth):
+    driver = make_driver(depth=depth, sub=1)
+    slots = chain(driver, depth + 2)
+    driver.settle()
+    assert driver.all_given(0) == slots[:depth]
+    assert [driver.state(slot) for slot in slots] == [RUNNING] + [PENDING] * (depth + 1)
+    for slot in slots[:depth]:
+        assert driver.given(0) != slot or driver.may_start(0) == L.OK
+        driver.post_done(0)
+
+
+def test_a_worker_starts_it_when_the_other_workers_task_has_ended(make_driver):
+    driver = make_driver(depth=2, sub=2)
+    pair(driver)
+    assert driver.may_start(1) == L.WOULD_BLOCK
+    driver.post_done(0)
+    assert driver.may_start(1) == L.OK, "before anybody has taken that end"
+    driver.settle()
+    assert driver.may_start(1) == L.OK
+
+
+def test_its_end_is_collected_after_those_of_the_tasks_that_it_waits_for(make_driver):
+    driver = make_driver(depth=2, sub=2)
+    first, second = pair(driver)
+    driver.post_done(0)
+    driver.post_done(1)
+    assert driver.x.collect_from(driver.mem, 1, 1) == 0
+    assert driver.states(first, second) == [RUNNING, PENDING]
+    driver.settle()
+    assert driver.states(first, second) == [COMPLETED, COMPLETED]
+
+
 @pytest.mark.parametrize("why", ["failure", "cancel"])
 def test_after_a_failure_or_a_cancel_nothing_is_given_ahead(make_driver, why):
     driver = make_driver(depth=2, sub=2)
