@@ -16,7 +16,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import psutil
@@ -44,69 +43,6 @@ entries()  # compiled here and now, so that no program has to do it
 def buffered() -> dict[str, str]:
     """Return an environment in which Python buffers what it writes into a pipe."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-
-
-class Program:
-    """A Python script, given as text, that runs beside the test.
-
-    Attributes
-    ----------
-    process : subprocess.Popen
-    """
-
-    def __init__(self, source: str, **environ: str):
-        self._lifeline, theirs = os.pipe()
-        text = PRELUDE + textwrap.dedent(source)
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", text],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            pass_fds=[theirs],
-            cwd=ROOT,
-            env=buffered() | environ,
-            start_new_session=True,
-        )
-        os.close(theirs)
-
-    def __enter__(self) -> Program:
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.process.kill()
-        self.process.communicate()
-        os.close(self._lifeline)
-
-    def wait_for(self, word: str) -> str:
-        """Read lines of the program's output until one begins with `word`; return the rest of it."""
-        deadline = time.monotonic() + DEADLINE_S
-        while True:
-            readable, _, _ = select.select([self.process.stdout], [], [], DEADLINE_S)
-            line = self.process.stdout.readline().decode() if readable else ""
-            if line.startswith(word):
-                return line[len(word) :].strip()
-            if not line or time.monotonic() > deadline:
-                self.process.kill()
-                raise AssertionError(f"never said {word!r}: {self.process.communicate()}")
-
-    def signal_group(self, number: signal.Signals) -> None:
-        """Send a signal to everybody, as a terminal does."""
-        assert self.process.returncode is None, "not waited for, so its id is still its own"
-        os.killpg(self.process.pid, number)
-
-    def finish(self) -> tuple[int, str, str]:
-        """Wait for the end; return (exit code, rest of stdout, stderr)."""
-        try:
-            out, err = self.process.communicate(timeout=DEADLINE_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            raise AssertionError(f"the program hangs: {self.process.communicate()}") from None
-        return self.process.returncode, out.decode(), err.decode()
-
-    def everybody_ends(self) -> bool:
-        """Say whether the program and all its descendants end within the deadline."""
-        return _end_of_file(self._lifeline)
 
 
 class Interpreter:

@@ -31,10 +31,9 @@ from simpler_ref.remote import HostFleet, fail_points
 from simpler_ref.remote.connection import prepare
 from tests import far_side, list_programs, network
 from tests.endpoints import COUNT, EXISTING, INOUT, INPUT, arm, program
-from tests.spec_rules import ROOT
-from tests.support import make_args, sample, wait_until
+from tests.support import Gate, make_args, sample, wait_until
 
-from .programs import Program
+from .programs import Fork
 
 DEADLINE_S = 120.0
 LONG = 1 << 17
@@ -228,27 +227,24 @@ def test_tasks_end_or_say_why_not_where_packets_are_lost(tmp_path, percent, coun
         it.works()
 
 
-PARENT = """
-from simpler_ref.remote import HostFleet, fail_points
-from tests import far_side
-from tests.endpoints import program
-fleet = HostFleet({addresses!r}, keys={keys!r})
-with program(2, fleet=fleet, modules=["tests"], silence_s=1.0, num_sub_workers=1) as two:
-    two.run((far_side.nothing, None))
-    say("running")
-    two.run(*[(far_side.sleep, None, {{"worker": i}}) for i in range(2)])
-"""
-
-
 @needs_hosts
 @pytest.mark.slow("a host notices the silence after two seconds")
 def test_hosts_stop_working_for_a_program_that_is_gone(tmp_path):
-    with network.two_hosts(tmp_path) as (*hosts, key_file):
-        addresses = [f"tcp://{one.address}:5555" for one in hosts]
-        with Program(PARENT.format(addresses=addresses, keys=key_file)) as parent:
-            parent.wait_for("running")
+    with network.two_hosts(tmp_path) as (*hosts, key_file), Gate() as running:
+        fleet = HostFleet([f"tcp://{one.address}:5555" for one in hosts], keys=key_file)
+
+        def be_parent():
+            with program(
+                2, fleet=fleet, modules=["tests"], silence_s=1.0, num_sub_workers=1
+            ) as two:
+                two.run((far_side.nothing, None))
+                running.open(1)
+                two.run(*[(far_side.sleep, None, {"worker": i}) for i in range(2)])
+
+        with Fork(be_parent) as parent:
+            running.wait()
             assert all(host.processes() for host in hosts)
-            parent.process.kill()
+            parent.kill()
             for host in hosts:
                 wait_until(lambda host=host: not host.processes())
 

@@ -22,7 +22,6 @@ from ..support import Gate, wait_until
 from .programs import (
     DEADLINE_S,
     Concurrently,
-    Program,
     dies,
     in_a_fork,
     interrupt_after,
@@ -192,23 +191,17 @@ def test_a_second_ctrl_c_in_a_request_gives_the_worker_up():
     in_a_fork(program)
 
 
-PROGRAM = """
-w = Worker(level=3, num_sub_workers=2)
-w.init()
-h = w.register(lambda: say("busy") or time.sleep(0.1))
-w.run(lambda orch, *_: orch.submit_sub(h))
-"""
-
-
-def test_an_unhandled_ctrl_c_ends_the_program_with_one_traceback():
-    with Program(PROGRAM) as program:
-        program.wait_for("busy")
-        program.signal_group(signal.SIGINT)
-        code, _, err = program.finish()
-        assert code == -signal.SIGINT
-        assert err.count("Traceback") == 1
-        assert err.rstrip().endswith("KeyboardInterrupt")
-        assert program.everybody_ends()
+def test_an_unhandled_ctrl_c_ends_the_program_with_one_traceback(interpreter):
+    """The task sends it to everybody, as a terminal does."""
+    code, _, err = interpreter.run("""
+        w = Worker(level=3, num_sub_workers=2)
+        w.init()
+        h = w.register(lambda: os.killpg(0, signal.SIGINT) or time.sleep(0.1))
+        w.run(lambda orch, *_: orch.submit_sub(h))
+        """)
+    assert code == -signal.SIGINT
+    assert err.count("Traceback") == 1
+    assert err.rstrip().endswith("KeyboardInterrupt")
 
 
 @pytest.mark.spec("ORCH-RUN-8", "CALL-STREAM-8", "SEE-ON-1")
