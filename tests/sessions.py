@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,18 +11,8 @@ from pathlib import Path
 from simpler_ref.remote.manifest import Manifest
 from simpler_ref.version import __version__
 
-from .spec_rules import ROOT
 from .support import DEADLINE_S
 
-PARENT = """
-import signal, sys
-from simpler_ref.remote.fleets import ProcessFleet
-from simpler_ref.remote.host_fleet import HostFleet
-from tests.sessions import manifest
-place = {fleet}.start(manifest(), 0)
-print(place.announcement.pid, flush=True)
-signal.pause()
-"""
 NUMBERS = itertools.count(os.getpid() << 16)
 """No two processes ask a daemon for the same session."""
 
@@ -70,14 +58,3 @@ def manifest(more: dict | None = None, **do) -> Manifest:
     keys = (one * 40 for one in "pgs")
     one = Manifest(next(NUMBERS), 0, __version__, *keys, start_timeout_s=DEADLINE_S)
     return replace(one, worker=do, **(more or {}))
-
-
-@contextlib.contextmanager
-def parent_of(fleet: str, *args: str):
-    """Run another process with a session of a fleet; yield it, and the session's number."""
-    command = [sys.executable, "-c", PARENT.format(fleet=fleet), *args]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as parent:
-        try:
-            yield parent, int(parent.stdout.readline())
-        finally:
-            parent.kill()

@@ -31,6 +31,7 @@ from simpler_ref.remote import HostFleet, fail_points
 from simpler_ref.remote.connection import prepare
 from tests import far_side, list_programs, network
 from tests.endpoints import COUNT, EXISTING, INOUT, INPUT, arm, program
+from tests.spec_rules import ROOT
 from tests.support import Gate, make_args, sample, wait_until
 
 from .programs import Fork

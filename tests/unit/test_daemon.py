@@ -21,9 +21,10 @@ from simpler_ref.remote.daemon import START, Daemon, common_modules
 from simpler_ref.remote.host_fleet import HostFleet
 from simpler_ref.remote.manifest import to_line
 
-from ..sessions import DEADLINE_S, manifest, parent_of, stand_in
-from ..support import sample, wait_until
-from ..system.programs import dies
+from ..sessions import DEADLINE_S, manifest, stand_in
+from ..support import Gate, sample, wait_until
+from ..system.programs import Fork, dies
+from ..system.workers import shared_words
 
 ROOT = Path(__file__).parents[2]
 DAEMON = """
@@ -144,10 +145,17 @@ def test_the_end_of_the_connection_ends_the_session(fleet):
 
 @pytest.mark.parametrize("number", sample([signal.SIGKILL, signal.SIGSTOP], 1))
 def test_a_session_ends_when_its_parent_is_killed_or_silent(served, key_file, number):
-    fleet = "HostFleet([sys.argv[1]], keys=sys.argv[2])"
-    with parent_of(fleet, served.address, key_file) as (parent, pid):
-        parent.send_signal(number)
-        assert dies(pid)
+    one, pid = manifest(), shared_words(1)
+
+    def be_parent():
+        pid[0] = HostFleet([served.address], keys=key_file).start(one, 0).announcement.pid
+        started.open(1)
+        signal.pause()
+
+    with Gate() as started, Fork(be_parent) as parent:
+        started.wait()
+        parent.kill(number)
+        assert dies(int(pid[0]))
 
 
 # ---------------------------------------------------------------- who is refused, and for what
