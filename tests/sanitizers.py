@@ -15,7 +15,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from .fuzz.runs import TIMES
 from .mutation.mutants import copy_sources
@@ -45,24 +45,17 @@ class NoSanitizers(Exception):
     """There are none on this machine; the text says why."""
 
 
-class Recipe(NamedTuple):
-    """What setup.py says about the C parts; it is read, not run, as it needs a setuptools of today."""
+def read_recipe() -> dict[str, Any]:
+    """Return what setup.py says about the C parts of chips.
 
-    folder: str
-    sources: dict[str, list[str]]
-    linked_with: dict[str, str]
-    flags: list[str]
-    link_flags: list[str]
-
-
-def read_recipe() -> Recipe:
-    """Return the sources and flags that setup.py has."""
-    found = {}
-    for line in ast.parse((ROOT / "setup.py").read_text()).body:
-        if isinstance(line, ast.Assign) and isinstance(line.targets[0], ast.Name):
-            found[line.targets[0].id] = ast.literal_eval(line.value)
-    links = found["LINK_FLAGS"] + [f"-l{name}" for name in found["LIBRARIES"]]
-    return Recipe(found["HERE"], found["SOURCES"], found["LINKED_WITH"], found["FLAGS"], links)
+    It is read, not run, as it needs a setuptools of today.
+    """
+    wanted = {"HERE", "SOURCES", "LINKED_WITH", "FLAGS", "LINK_FLAGS", "LIBRARIES"}
+    return {
+        name: ast.literal_eval(line.value)
+        for line in ast.parse((ROOT / "setup.py").read_text()).body
+        if isinstance(line, ast.Assign) and (name := ast.unparse(line.targets[0])) in wanted
+    }
 
 
 def build(copy: Path, *only: str) -> None:
@@ -74,19 +67,14 @@ def build(copy: Path, *only: str) -> None:
         The compiler has none; or there is no compiler.
     """
     recipe = read_recipe()
-    folder = copy / recipe.folder
-    for name in only or recipe.sources:
-        files = [f"{folder}/src/{source}.c" for source in recipe.sources[name]]
-        if name in recipe.linked_with:
-            files.append(f"{folder}/{recipe.linked_with[name]}.so")
-        target = [
-            f"-I{folder}/include",
-            *files,
-            "-o",
-            f"{folder}/{name}.so",
-            f"-Wl,-soname,{name}.so",
-        ]
-        _compile([*recipe.flags, *MORE_FLAGS, *target, *recipe.link_flags])
+    folder, links = copy / recipe["HERE"], [f"-l{name}" for name in recipe["LIBRARIES"]]
+    for name in only or recipe["SOURCES"]:
+        files = [f"{folder}/src/{source}.c" for source in recipe["SOURCES"][name]]
+        if name in recipe["LINKED_WITH"]:
+            files.append(f"{folder}/{recipe['LINKED_WITH'][name]}.so")
+        target = [f"-I{folder}/include", *files, "-o", f"{folder}/{name}.so"]
+        flags = [*recipe["FLAGS"], *MORE_FLAGS, f"-Wl,-soname,{name}.so"]
+        _compile([*flags, *target, *recipe["LINK_FLAGS"], *links])
 
 
 def _compile(arguments: Sequence[str]) -> None:
