@@ -320,15 +320,11 @@ def nesting(request):
 
 
 @pytest.mark.spec("CALL-STREAM-1")
-def test_calls_in_a_task_have_futures_and_run_in_its_worker(nesting):
+def test_calls_in_a_task_have_futures_run_in_its_worker_and_may_be_returned(nesting):
     assert fib(10).result() == 55
     x = nesting.zeros(8)
     assert halves(x).result() in (nesting.worker_pids() or [os.getpid()])
     assert x.tolist() == [1.0] * 8
-
-
-@pytest.mark.spec("CALL-STREAM-1")
-def test_a_task_may_return_the_future_of_its_call(nesting):
     assert nesting.submit(lambda: fib(6)).result() == 8
     assert list(nesting.map(lambda n: nested_twice(n), [5, 6])) == [5, 8]
     assert nesting.submit(lambda: [fib(6), {"of": fib(7)}]).result() == [8, {"of": 13}]
@@ -363,12 +359,8 @@ def go_on():
 
 
 @pytest.mark.spec("CALL-STREAM-1")
-def test_a_task_goes_on_after_calls_that_exit_end_iterators_or_take_too_long(nesting):
+def test_a_task_goes_on_after_calls_that_fail_and_their_arguments_are_those_of_others(nesting):
     assert go_on().result() == (1, [])
-
-
-@pytest.mark.spec("CALL-STREAM-1")
-def test_their_arguments_are_those_of_calls_in_the_program(nesting):
     assert give_lists([5]).result() == ([5], [5, 1, 1])
     x = nesting.share(np.full(2, 3.0))
     assert ask(x, np.arange(2.0)).result() == (["ValueError", "TypeError", "ValueError"], 5, 0)

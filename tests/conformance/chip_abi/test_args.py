@@ -80,22 +80,6 @@ int32_t simpler_kernel(const SimplerCoreArgs *args)
 """
 
 
-@pytest.fixture
-def notes(chip):
-    """Return a chip with a kernel that notes its scalars, this kernel, and room for 32 of them."""
-    core = CoreCallable.build([D.INOUT], compile_kernel(NOTES_SCALARS), name="notes")
-    chip.prepare(0, ChipCallable.from_kernel(core))
-    return chip, core, np.zeros(32, np.int64)
-
-
-@pytest.mark.spec("CHIP-ARGS-6")
-def test_a_signature_of_tensors_only_takes_any_number_of_scalars(notes):
-    chip, _, out = notes
-    for count in (0, 1, 32):
-        chip.run_args(0, host_args(out, scalars=range(1, count + 1)))
-        assert out.tolist() == [*range(1, count + 1)] + [0] * (32 - count)
-
-
 NEGATIVE = """
 #include "simpler_kernel.h"
 int32_t go(SimplerDevice *device, const SimplerChipStorageTaskArgs *args)
@@ -106,15 +90,19 @@ int32_t go(SimplerDevice *device, const SimplerChipStorageTaskArgs *args)
 
 
 @pytest.mark.spec("CHIP-ARGS-6")
-def test_a_launch_takes_up_to_32_scalars(notes):
-    chip, core, out = notes
+def test_a_signature_of_tensors_only_takes_any_number_of_scalars_and_a_launch_up_to_32(chip):
+    core = CoreCallable.build([D.INOUT], compile_kernel(NOTES_SCALARS), name="notes")
+    chip.prepare(0, ChipCallable.from_kernel(core))
+    chip.prepare(1, ChipCallable.build([D.INOUT], "go", compile_kernel(NEGATIVE), [(0, core)]))
+    out = np.zeros(32, np.int64)
     words = "1 tensors and 33 scalars; by its signature it takes 1 tensors and up to 32 scalars"
     with refused(ChipStatus.ARGS, words):
         chip.run_args(0, host_args(out, scalars=range(33)))
-    chip.prepare(1, ChipCallable.build([D.INOUT], "go", compile_kernel(NEGATIVE), [(0, core)]))
     with refused(ChipStatus.ARGS, "1 tensors and -1 scalars"):
         chip.run_args(1, host_args(out))
-    assert not out.any()
+    for count in (0, 1, 32):
+        chip.run_args(0, host_args(out, scalars=range(1, count + 1)))
+        assert out.tolist() == [*range(1, count + 1)] + [0] * (32 - count)
 
 
 @pytest.mark.spec("CHIP-ARGS-6")

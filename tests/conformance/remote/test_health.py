@@ -80,7 +80,7 @@ def test_to_send_on_a_connection_that_has_ended_fails_and_does_not_wait():
 
 
 @pytest.mark.spec("REMOTE-HEALTH-4")
-def test_a_request_for_a_trace_and_its_answer_are_these_bytes():
+def test_requests_for_a_trace_and_for_its_records_and_their_answers_are_these_bytes():
     assert OwnFrameType.TRACE == 70
     for detail, number in (("OFF", 0), ("TASKS", 1), ("ALL", 2)):
         asked = records.TraceRequest(records.TraceDetail[detail])
@@ -89,6 +89,11 @@ def test_a_request_for_a_trace_and_its_answer_are_these_bytes():
     written_as(records.TRACE_ANSWER, told, struct.pack("<QQQI1s", 7, 8, 9, 1, b"c"))
     with pytest.raises(ValueError, match=r"remote_wire: TRACE\.detail"):
         records.TRACE.decode(b"\3\0\0\0")
+    written_as(records.RECORDS, records.RecordsRequest(5), struct.pack("<Q", 5))
+    told = records.RecordsAnswer(7, b"abc")
+    written_as(records.RECORDS_ANSWER, told, struct.pack("<QI3s", 7, 3, b"abc"))
+    with pytest.raises(ValueError, match=r"RECORDS answer\.data.*too long: 262145 bytes"):
+        records.RECORDS_ANSWER.encode(records.RecordsAnswer(0, bytes(records.PIECE + 1)))
 
 
 @pytest.mark.spec("REMOTE-HEALTH-4")
@@ -104,12 +109,3 @@ def test_a_session_begins_and_ends_a_trace_when_it_is_asked_to():
         assert sizes[0] == sizes[2] == sizes[3] == 0 < min(sizes[1], sizes[4])
         wrong = client.ask(OwnFrameType.TRACE, b"\7\0\0\0")
         assert "7 is not one of OFF 0" in records.TRACE_ANSWER.decode(wrong.payload).error
-
-
-@pytest.mark.spec("REMOTE-HEALTH-4")
-def test_records_are_asked_for_and_answered_with_these_bytes():
-    written_as(records.RECORDS, records.RecordsRequest(5), struct.pack("<Q", 5))
-    told = records.RecordsAnswer(7, b"abc")
-    written_as(records.RECORDS_ANSWER, told, struct.pack("<QI3s", 7, 3, b"abc"))
-    with pytest.raises(ValueError, match=r"RECORDS answer\.data.*too long: 262145 bytes"):
-        records.RECORDS_ANSWER.encode(records.RecordsAnswer(0, bytes(records.PIECE + 1)))

@@ -38,7 +38,7 @@ def refuse_one(words, desc, arena=b""):
 
 
 @pytest.mark.spec("REMOTE-TASK-1")
-def test_a_task_has_a_digest_and_a_path_that_need_not_be_utf_8():
+def test_a_task_has_a_digest_a_path_that_need_not_be_utf_8_and_a_configuration_that_is_allowed():
     task = wire.TaskPayloadWire(DIGEST)
     assert task.config == CallConfig()
     not_utf_8 = wire.TaskPayloadWire(DIGEST, CallConfig(output_prefix="/\udcff"))
@@ -46,10 +46,6 @@ def test_a_task_has_a_digest_and_a_path_that_need_not_be_utf_8():
     assert wire.decode_task_payload(wire.encode_task_payload(not_utf_8)) == not_utf_8
     refuse("TASK.callable_digest: 31 bytes", wire.encode_task_payload,
            dataclasses.replace(task, callable_digest=DIGEST[1:]))  # fmt: skip
-
-
-@pytest.mark.spec("REMOTE-TASK-1")
-def test_a_configuration_that_is_not_allowed_is_refused():
     for wrong, words in (({"block_dim": -1}, "block_dim"), ({"enable_pmu": 1}, "output_prefix")):
         task = wire.TaskPayloadWire(DIGEST, CallConfig(**wrong))
         refuse(f"TASK.config.*: .*{words}", wire.encode_task_payload, task)

@@ -21,27 +21,13 @@ from simpler_ref import (
 from simpler_ref.remote import replays
 from tests import far_side, list_programs
 from tests.endpoints import EXISTING, INOUT, INPUT, OUTPUT, Moody
-from tests.list_programs import (
-    COUNT,
-    arguments,
-    at,
-    blend,
-    computed,
-    copy_to,
-    drawn,
-    endpoints,
-    frames_of,
-    fresh,
-    fresh_arrays,
-    sides,
-    submit_all,
-)
+from tests.list_programs import COUNT, at, copy_to, endpoints, fresh, sides
 from tests.support import Terminated, make_args, sample, terminated_after
 
 
 def goes_by_lists(worker, graph, args=None):
     """Replay a graph, and say whether that went by lists."""
-    frames = sum(frames_of(worker, lambda: graph.run(args)))
+    frames = sum(list_programs.frames_of(worker, lambda: graph.run(args)))
     assert not graph._went_by_lists or frames < graph.tasks
     return graph._went_by_lists
 
@@ -63,7 +49,7 @@ def chain(worker, length=6, count=COUNT):
 def w():
     """Give a Worker over two endpoints, to which frames and tensors go encrypted."""
     with endpoints(secure=True) as worker:
-        worker.blend = worker.register(blend)
+        worker.blend = worker.register(list_programs.blend)
         worker.start()
         yield worker
 
@@ -72,22 +58,22 @@ def w():
 @pytest.mark.parametrize("seed", sample(range(8), 2))
 def test_random_programs_are_replayed_by_lists_unless_arrays_share_memory(seed, w):
     numbers = np.random.default_rng(seed)
-    ops = drawn(random.Random(seed), 40, arrays=3)
-    arrays = fresh_arrays(w, numbers, 3)
+    ops = list_programs.drawn(random.Random(seed), 40, arrays=3)
+    arrays = list_programs.fresh_arrays(w, numbers, 3)
 
     def orchestrate(orch, args, config):
-        submit_all(ops, orch, w.blend, args)
+        list_programs.submit_all(ops, orch, w.blend, args)
 
-    graph = w.record(orchestrate, arguments(arrays, 1, 0.5))
+    graph = w.record(orchestrate, list_programs.arguments(arrays, 1, 0.5))
     for number in range(4):
         if number == 3:
-            arrays = fresh_arrays(w, numbers, 3)
-        args = arguments(arrays, number, number / 4)
-        expected = computed(ops, arrays, number, np.float32(number / 4))
+            arrays = list_programs.fresh_arrays(w, numbers, 3)
+        args = list_programs.arguments(arrays, number, number / 4)
+        expected = list_programs.computed(ops, arrays, number, np.float32(number / 4))
         assert goes_by_lists(w, graph, args) == (number > 0)
         for one, right in zip(arrays, expected, strict=True):
             np.testing.assert_allclose(one, right, rtol=1e-5)
-    assert not goes_by_lists(w, graph, arguments([*arrays[:2], arrays[0]], 1, 0.5))
+    assert not goes_by_lists(w, graph, list_programs.arguments([*arrays[:2], arrays[0]], 1, 0.5))
 
 
 # ---------------------------------------------------------------- where, and what moves
@@ -366,7 +352,7 @@ def test_a_list_is_registered_once_and_forgotten_after_its_graph(w):
     graph.run()
     live, handles = w._life.registry.is_live, []
     for number in range(4):
-        frames = sum(frames_of(w, graph.run))
+        frames = sum(list_programs.frames_of(w, graph.run))
         handles.append(graph._listed.way.handle)
         assert live(handles[-1]) and (number == 0) == (frames > len(graph._listed.way.parts))
     del graph
