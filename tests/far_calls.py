@@ -240,12 +240,6 @@ def parts_of(value):
     return len(value)
 
 
-@sr.task
-def mean_of(one, other):
-    size = min(len(one), len(other))
-    return (one[:size] + other[:size]) / 2
-
-
 def overwrite(value):
     value[...] = -1
     return float(value.sum())

@@ -4,12 +4,17 @@ import copy
 import os
 import random
 import threading
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import simpler_ref as sr
+from simpler_ref.remote import link_calls
+
+from ..endpoints import opened
+from ..support import sample
 
 SIZES = [5, 90, 200, 201, 400]
 PARTS = {
@@ -182,3 +187,16 @@ def test_values_are_those_of_plain_calls(mode):
 def test_values_are_those_of_plain_calls_in_longer_programs(seed):
     with sr.Worker(num_sub_workers=2) as w:
         run_program(w, random.Random(seed), 400)
+
+
+@pytest.mark.spec("CALL-KEEP-1", "CALL-KEEP-3")
+@pytest.mark.slow("endpoints")
+@pytest.mark.parametrize("limits", sample(product((450_000, 1 << 20, 1 << 28), (None, 1, 3)), 1))
+def test_values_that_endpoints_keep_are_those_of_plain_calls(monkeypatch, limits):
+    most, depth = limits
+    monkeypatch.setattr(link_calls, "MOST_KEPT", most)
+    with opened(2, mailbox_depth=depth) as w:
+        for seed in range(2):
+            run_program(w, random.Random(seed), 60)
+        w.submit(int).result()  # the last futures are dropped before the next call
+        assert sum(one["value_bytes"] for one in w.transfers()) == 0

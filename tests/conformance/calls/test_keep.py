@@ -4,7 +4,6 @@ import os
 import random
 import signal
 import time
-from itertools import product
 
 import numpy as np
 import pytest
@@ -13,10 +12,10 @@ import simpler_ref as sr
 from simpler_ref import WorkerLostError
 from simpler_ref.remote import fail_points, link_calls
 from tests.endpoints import arm
-from tests.support import sample, wait_until
+from tests.support import wait_until
 
 from ... import far_calls
-from ...far_calls import add, grow, keep, kill_sub_worker, made_of, mean_of, parts_of
+from ...far_calls import add, keep, kill_sub_worker, made_of, parts_of
 from .tasks import opened
 
 IN_FRAME, BESIDE = 20_000, 50_000
@@ -199,40 +198,3 @@ def test_who_dies_while_values_move_is_replaced_and_nothing_is_wrong(point, tmp_
         assert [one.result()[0] for one in again] == [2, 2]
         del values, value, again
         assert nothing_is_kept(w)
-
-
-@pytest.mark.spec("CALL-KEEP-1", "CALL-KEEP-3")
-@pytest.mark.parametrize("limits", sample(product((450_000, 1 << 20, 1 << 28), (None, 1, 3)), 1))
-def test_random_programs_of_long_values_do_what_they_do_in_sequence(monkeypatch, limits):
-    most, depth = limits
-    monkeypatch.setattr(link_calls, "MOST_KEPT", most)
-    with opened(subs=2, mailbox_depth=depth) as w:
-        for seed in range(2):
-            run_at_random(w, random.Random(seed))
-        assert nothing_is_kept(w)
-
-
-def run_at_random(w, chance):
-    """Make random calls with values, and the same in sequence."""
-    pool, asked = [(made_of(IN_FRAME, 1.0), 1.0), (made_of(BESIDE, 2.0), 2.0)], []
-    for _ in range(60):
-        what = chance.randrange(10)
-        value, model = chance.choice(pool)
-        if what < 4:
-            pool.append((grow(value), model + 1))
-        elif what < 6:
-            other, its = chance.choice(pool)
-            pool.append((mean_of(value, other), (model + its) / 2))
-        elif what == 6:
-            asked.append((parts_of(value), value, model))
-        elif what == 7 and len(pool) > 3:
-            pool.pop(chance.randrange(len(pool)))
-        elif what == 8:
-            assert float(value.result()[0]) == model
-        elif what == 9 and chance.random() < 0.3:
-            w.run(lambda *_: None)
-    for count_of, value, model in asked:
-        assert count_of.result() == len(value.result())
-        assert float(value.result()[-1]) == model
-    for value, model in pool:
-        assert np.all(value.result() == model)
