@@ -488,7 +488,7 @@ TELL_CORES = (
 def test_workers_of_endpoints_and_what_passes_their_frames_take_the_cores_in_turn(pin):
     cores = find_cores().mask
     order = [*cores[1:], cores[0]]
-    with endpoints(3, 1, pin=pin) as worker:
+    with endpoints(3, pin=pin) as worker:
         tells = [at(worker, function, i) for i, function in enumerate(TELL_CORES)]
         seen = [worker.share(np.full(2, -1)) for _ in tells]
         expected = [[1 if pin else len(cores), order[i % len(order)]] for i in range(3)]
