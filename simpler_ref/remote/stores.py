@@ -8,9 +8,9 @@ from __future__ import annotations
 import itertools
 import json
 import secrets
+from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,17 +25,7 @@ PROFILE = "zmq/1"
 """How exported memory is reached; the descriptor is JSON with the address of the mover."""
 
 
-@dataclass
-class _Buffer:
-    """A buffer, and the keys of the windows that it is exported in."""
-
-    identity: buffers.BufferIdentity
-    memory: Array
-    exports: list[int] = field(default_factory=list)
-
-
-@dataclass
-class _Import:
+class _Import(NamedTuple):
     """What was imported: a copy here, which tasks see, and the mover that has the memory."""
 
     made: buffers.ImportBufferResult
@@ -51,23 +41,27 @@ class Stores:
 
     def __init__(self, endpoint_id: int, mover: Mover, empty: Callable[[int], Array]) -> None:
         self._endpoint_id, self._mover, self._empty = endpoint_id, mover, empty
-        self._buffers: dict[int, _Buffer] = {}
-        self._imports: dict[int, _Import] = {}
+        self._buffers: dict[tuple[int, ...], Array] = {}
+        """By their identities."""
+        self._exports: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
+        """The keys of the windows that each is exported in."""
+        self._imports: dict[tuple[int, tuple[int, ...]], _Import] = {}
         self._numbers = itertools.count(1)
 
     # ------------------------------------------------------------ buffers
     def alloc(self, nbytes: int) -> buffers.BufferIdentity:
         """Allocate a buffer."""
-        memory, number = self._empty(nbytes), next(self._numbers)
-        made = buffers.BufferIdentity(self._endpoint_id, number, secrets.randbits(62) | 1)
-        self._buffers[number] = _Buffer(made, memory)
-        return made
+        memory, generation = self._empty(nbytes), secrets.randbits(62) | 1
+        identity = buffers.BufferIdentity(self._endpoint_id, next(self._numbers), generation)
+        self._buffers[_ids(identity)] = memory
+        return identity
 
     def free(self, identity: buffers.BufferIdentity) -> None:
         """Free a buffer, and end its exports."""
-        for key in self._find(identity).exports:
+        self._find(identity)
+        for key in self._exports.pop(_ids(identity), ()):
             self._mover.withdraw(key)
-        del self._buffers[identity.buffer_id]
+        del self._buffers[_ids(identity)]
 
     def write(self, copy: buffers.CopyRequest) -> None:
         """Write bytes into a buffer."""
@@ -81,22 +75,22 @@ class Stores:
 
     def staged(self, token: bytes) -> bytes:
         """Return the blob that is staged under a token: the identity of a buffer."""
-        return self._find(buffers.IDENTITY.decode(token)).memory.tobytes()
+        return self._find(buffers.IDENTITY.decode(token)).tobytes()
 
     def address_of(self, desc: RemoteTensorDesc) -> int:
         """Return the address of a tensor in a buffer of this endpoint."""
         return address_of(self._span(desc))
 
-    def _find(self, part: Any) -> _Buffer:
-        found = self._buffers.get(part.buffer_id)
-        if found is None or _ids(found.identity) != _ids(part):
+    def _find(self, part: Any) -> Array:
+        found = self._buffers.get(_ids(part))
+        if found is None:
             raise KeyError(
                 f"{buffers.identity_of(part)} is not a live buffer of endpoint {self._endpoint_id}"
             )
         return found
 
     def _span(self, part: Any) -> Array:
-        memory = self._find(part).memory
+        memory = self._find(part)
         if part.offset + part.nbytes > memory.nbytes:
             raise ValueError(
                 f"{part.nbytes} bytes from offset {part.offset} are not all in a buffer of "
@@ -111,7 +105,7 @@ class Stores:
         _require_profile(request.transport_profile or PROFILE)
         memory, key = self._span(request), secrets.randbits(63) | 1
         self._mover.offer(Window(key, address_of(memory), memory.nbytes, request.access_flags))
-        self._find(request).exports.append(key)
+        self._exports[_ids(request)].append(key)
         return buffers.ExportBufferResult(
             *_ids(request),
             buffers.RemoteAddressSpace.REMOTE_WINDOW,
@@ -142,14 +136,15 @@ class Stores:
             transport_profile=PROFILE,
             import_descriptor=exported.transport_descriptor,
         )
-        self._imports[made.import_id] = _Import(made, self._empty(made.nbytes), address)
+        found = _Import(made, self._empty(made.nbytes), address)
+        self._imports[made.import_id, _ids(made)] = found
         return made
 
     def release(self, request: buffers.ReleaseImportRequest) -> None:
         """Forget what was imported."""
         self._require_importer(request)
         self._find_import(request, request.import_id)
-        del self._imports[request.import_id]
+        del self._imports[request.import_id, _ids(request)]
 
     def _require_importer(self, request: Any) -> None:
         if request.importer_endpoint_id != self._endpoint_id:
@@ -158,8 +153,8 @@ class Stores:
             )
 
     def _find_import(self, part: Any, number: int) -> _Import:
-        found = self._imports.get(number)
-        if found is None or _ids(found.made) != _ids(part):
+        found = self._imports.get((number, _ids(part)))
+        if found is None:
             raise KeyError(
                 f"{buffers.identity_of(part)} is not a live import of endpoint {self._endpoint_id}"
             )
@@ -193,11 +188,10 @@ class Stores:
 
     def counts(self) -> dict[str, int]:
         """Return how many buffers, exports and imports there are."""
-        kept = self._buffers.values()
         return {
-            "buffers": len(kept),
-            "buffer_bytes": sum(one.memory.nbytes for one in kept),
-            "exports": sum(len(one.exports) for one in kept),
+            "buffers": len(self._buffers),
+            "buffer_bytes": sum(one.nbytes for one in self._buffers.values()),
+            "exports": sum(map(len, self._exports.values())),
             "imports": len(self._imports),
         }
 
