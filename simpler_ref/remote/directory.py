@@ -137,15 +137,12 @@ class Use:
     layout: Layout | None = None
     slot: int = 0
 
-    @property
-    def reads(self) -> bool:
-        """Whether the task reads it."""
-        return bool(self.rights & L.TENSOR_READ)
+    reads: bool = field(init=False)
+    writes: bool = field(init=False)
 
-    @property
-    def writes(self) -> bool:
-        """Whether the task writes it."""
-        return bool(self.rights & L.TENSOR_WRITE)
+    def __post_init__(self) -> None:
+        self.reads = bool(self.rights & L.TENSOR_READ)
+        self.writes = bool(self.rights & L.TENSOR_WRITE)
 
     @property
     def name(self) -> Name:
@@ -245,12 +242,16 @@ def require_apart(members: Sequence[Sequence[Use]], what: str = "tensors {} and 
 
     Rule     REMOTE-COPY-6
     """
-    met: list[tuple[int, Use]] = []
     uses = [(i, use) for i, its in enumerate(members) for use in its if use.start and use.nbytes]
+    met: list[tuple[int, Use]] = []
+    reach = 0
     for i, use in sorted(uses, key=lambda one: one[1].start):
-        met = [one for one in met if one[1].start + one[1].nbytes > use.start]
+        if use.start >= reach:
+            met = []
         for j, other in met:
             if not (use.writes or other.writes) or (i == j and use.name == other.name):
+                continue
+            if not use.shares(other):
                 continue
             if i != j:
                 raise ValueError(
@@ -258,13 +259,13 @@ def require_apart(members: Sequence[Sequence[Use]], what: str = "tensors {} and 
                     "them writes, and each would get a copy of its own at its endpoint: give each member "
                     "a part of its own"
                 )
-            if use.shares(other):
-                both = what.format(*sorted((use.index, other.index)))
-                raise ValueError(
-                    f"{both} share some bytes, and are not the same, and an endpoint would get a copy of "
-                    "each: give it one that has all of the bytes"
-                )
+            both = what.format(*sorted((use.index, other.index)))
+            raise ValueError(
+                f"{both} share some bytes, and are not the same, and an endpoint would get a copy of "
+                "each: give it one that has all of the bytes"
+            )
         met.append((i, use))
+        reach = max(reach, use.start + use.nbytes)
 
 
 T = TypeVar("T", bound=Any)
@@ -278,6 +279,9 @@ class Spans(Generic[T]):
         """First byte and how many of each, and its id."""
         self._by_id: dict[int, T] = {}
         self._longest = 0
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(list(self._by_id.values()))
 
     def add(self, one: T) -> None:
         """Add one."""
@@ -393,10 +397,9 @@ class Directory:
         fresh: dict[Name, Held] = {}
         placed = []
         for use in uses:
-            if not use.start:
-                held = Held(use)
-            else:
-                held = self._current(use) or fresh.setdefault(use.name, Held(use))
+            held = (self._current(use) or fresh.get(use.name)) if use.start else None
+            if held is None:
+                held = fresh[use.name] = Held(use)
             placed.append((use, held))
         return placed
 

@@ -75,17 +75,14 @@ class Recovery:
         self._endpoints, self._retries = endpoints, retries
         self._losses = 0
         """Those that were made good."""
-        self._forget_memory()
+        self._buffers = Spans[Buffer]()
+        """Those whose scopes are open."""
+        self.clear()
 
     def begin_run(self, orch: Any) -> None:
         """Begin with no tasks."""
         self._orch, self._losses = orch, self._endpoints.losses()
-        self._forget_memory()
-
-    def _forget_memory(self) -> None:
         self._buffers = Spans[Buffer]()
-        self._live: list[Buffer] = []
-        """Buffers whose scopes are open."""
         self.clear()
 
     def clear(self) -> None:
@@ -99,7 +96,7 @@ class Recovery:
         """Why they cannot."""
         self._saved: dict[tuple[int, int], bytes] = {}
         """What there was before a task of this machine, or a tensor that came home, replaced it."""
-        for one in self._live:
+        for one in self._buffers:
             one.is_old = True
 
     # ------------------------------------------------------------ memory
@@ -107,18 +104,15 @@ class Recovery:
         """Note that memory was given to a new tensor, until the scope of a depth ends."""
         for one in self._buffers.overlapping(start, nbytes):
             self._end(one)
-        made = Buffer((start, nbytes), depth)
-        self._buffers.add(made)
-        self._live.append(made)
+        self._buffers.add(Buffer((start, nbytes), depth))
 
     def end_scope(self, depth: int) -> None:
         """Note that the scope of a depth has ended."""
-        for one in [one for one in self._live if one.depth >= depth]:
+        for one in [one for one in self._buffers if one.depth >= depth]:
             self._end(one)
 
     def _end(self, one: Buffer) -> None:
         one.is_over = True
-        self._live.remove(one)
         self._buffers.remove(one)
 
     def buffer_of(self, start: int, nbytes: int) -> Buffer | None:
