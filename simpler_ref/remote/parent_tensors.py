@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,30 +28,24 @@ LEAST_AT_ONCE = 1 << 20
 """From how many bytes on several endpoints send what they have at the same time."""
 
 
-class LostTensor:
-    """A tensor whose newest version went with an endpoint, and what this machine's memory has instead."""
+class LostTensor(NamedTuple):
+    """A span whose newest version went with an endpoint, and a digest of what memory has instead."""
 
-    def __init__(self, span: tuple[int, int], where: str) -> None:
-        self.span = span
-        self.text = f"the newest version of {_name(span)} was only at {where}"
-        self._digest = self._look()
-
-    def _look(self) -> bytes:
-        start, nbytes = self.span
-        return hashlib.blake2b((ctypes.c_char * nbytes).from_address(start)).digest()
+    start: int
+    nbytes: int
+    text: str
+    digest: bytes
 
     def overlaps(self, start: int, nbytes: int) -> bool:
         """Say whether bytes of it are in a span."""
-        first, size = self.span
-        return start < first + size and first < start + nbytes
-
-    def is_unchanged(self) -> bool:
-        """Say whether the program has written nothing there."""
-        return self._look() == self._digest
+        return start < self.start + self.nbytes and self.start < start + nbytes
 
 
-def _name(span: tuple[int, int]) -> str:
-    start, nbytes = span
+def _digest(start: int, nbytes: int) -> bytes:
+    return hashlib.blake2b((ctypes.c_char * nbytes).from_address(start)).digest()
+
+
+def _name(start: int, nbytes: int) -> str:
     return f"the tensor of {nbytes} bytes at {start:#x}"
 
 
@@ -77,7 +72,8 @@ class ParentTensors:
         """Spans whose newest version is lost unless tasks make it again."""
         self._kept: list[Array] = []
         """Memory that only this run has, beside rings."""
-        self._lost: list[LostTensor] = []
+        self.lost: list[LostTensor] = []
+        """Those that were not written since."""
 
     def begin_run(self) -> None:
         """Begin with none, should the end of the last run have been cut short."""
@@ -110,21 +106,20 @@ class ParentTensors:
                 if self.recovery is not None:
                     self.recovery.save_bytes(*held.span)
         total = sum(one.use.nbytes for several in wanted.values() for one in several)
+        homings = [
+            [Homing(one.key, 1, one.version, *one.span) for one in several]
+            for several in wanted.values()
+        ]
         with ThreadPoolExecutor(max(1, len(wanted)), "simpler-bring") as pool:
             asks = map if total < LEAST_AT_ONCE else pool.map
-            for several, answer in zip(
-                wanted.values(), asks(self._ask_for, wanted.items()), strict=True
-            ):
+            answers = asks(self._bring, wanted, homings)
+            for several, answer in zip(wanted.values(), answers, strict=True):
                 for one, status in zip(several, answer, strict=True):
                     if status != Brought.IS_HOME:
                         raise RemoteError(
-                            f"{_name(one.span)} is lost: only endpoint {one.maker} had it"
+                            f"{_name(*one.span)} is lost: only endpoint {one.maker} had it"
                         )
                     one.holders.add(HOME)
-
-    def _ask_for(self, part: tuple[int, Sequence[Held]]) -> bytes:
-        number, several = part
-        return self._bring(number, [Homing(one.key, 1, one.version, *one.span) for one in several])
 
     def end_run(
         self, failure: BaseException | None, failed: Collection[int] = ()
@@ -135,7 +130,7 @@ class ParentTensors:
         the tasks that have made none. What was lost is noted, and the failure tells it.
         """
         self._forget_own()
-        waiting, known = list(self.directory), len(self._lost)
+        waiting, known = list(self.directory), len(self.lost)
         try:
             if failure is None:
                 try:
@@ -156,7 +151,7 @@ class ParentTensors:
             self.owed.clear()
             self.forget()
         if failure is not None:
-            for lost in self._lost[known:]:
+            for lost in self.lost[known:]:
                 tell(failure, f"  {lost.text}: {self._remedy}")
         return failure
 
@@ -182,8 +177,9 @@ class ParentTensors:
             where = "an endpoint" if maker == HOME else f"endpoint {maker}"
             if manager is not None and maker in manager.dead:
                 where += ", which was lost"
-            self._lost.append(LostTensor(span, where))
-        log.warning("%s is lost: its newest version was only at an endpoint", _name(span))
+            text = f"the newest version of {_name(*span)} was only at {where}"
+            self.lost.append(LostTensor(*span, text, _digest(*span)))
+        log.warning("%s is lost: its newest version was only at an endpoint", _name(*span))
 
     def _forget_own(self) -> None:
         """Forget tensors in memory of rings, and of the run: nobody can use them after it."""
@@ -216,21 +212,16 @@ class ParentTensors:
                 return False
         return True
 
-    @property
-    def has_lost(self) -> bool:
-        """Whether tensors were lost, and not written since."""
-        return bool(self._lost)
-
     def require_not_lost(self, uses: Sequence[Use]) -> None:
         """Refuse to read a tensor that was lost, unless the program has written it since."""
-        for use in uses if self._lost else ():
-            for lost in self._lost[:]:
+        for use in uses if self.lost else ():
+            for lost in self.lost[:]:
                 if not lost.overlaps(*use.span):
                     continue
-                if use.reads and lost.is_unchanged():
+                if use.reads and _digest(lost.start, lost.nbytes) == lost.digest:
                     raise RemoteError(f"tensor {use.index} is lost: {lost.text}; {self._remedy}")
-                self._lost.remove(lost)
+                self.lost.remove(lost)
 
     def forget_lost(self, address: int, nbytes: int) -> None:
         """Forget what was lost in memory that is given out anew."""
-        self._lost = [lost for lost in self._lost if not lost.overlaps(address, nbytes)]
+        self.lost = [lost for lost in self.lost if not lost.overlaps(address, nbytes)]

@@ -275,7 +275,7 @@ class PlacingOrchestrator(Orchestrator):
         """
         tensors, directory, recovery = self._tensors, self._directory, self._recovery
         remote = is_remote(self._handle)
-        if recovery is None and not remote and not directory and not tensors.has_lost:
+        if recovery is None and not remote and not directory and not tensors.lost:
             submit(members, where)
             return
         self._require_mine()

@@ -163,7 +163,8 @@ class Recovery:
         submit: Submit,
     ) -> None:
         """Note a task that was submitted."""
-        if any(_is_far(wire) for one in members for wire in one._tensors):
+        remote = [wire for one in members for wire in one._tensors if isinstance(wire, RemoteWire)]
+        if not all(wire.is_inline for wire in remote):
             self.unclear = (
                 f"task {number} uses memory of an endpoint, which cannot be computed again"
             )
@@ -306,11 +307,6 @@ class Recovery:
                 return None
             raise RuntimeError(f"too few endpoints are left for a group of {handle!r}")
         return chosen
-
-
-def _is_far(wire: bytes) -> bool:
-    """Say whether a tensor is in memory of an endpoint that the program has allocated."""
-    return isinstance(wire, RemoteWire) and not wire.is_inline
 
 
 def _copy(args: TaskArgs) -> TaskArgs:
