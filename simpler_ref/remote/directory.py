@@ -280,6 +280,9 @@ class Spans(Generic[T]):
         self._by_id: dict[int, T] = {}
         self._longest = 0
 
+    def __len__(self) -> int:
+        return len(self._sorted)
+
     def __iter__(self) -> Iterator[T]:
         return iter(list(self._by_id.values()))
 
@@ -306,7 +309,7 @@ class Spans(Generic[T]):
         return found
 
 
-class Directory:
+class Directory(Spans[Held]):
     """The tensors of which endpoints have, or had, copies.
 
     `is_under_way` says of a call, by slot and number, whether it has not ended: then it is the directory
@@ -317,25 +320,15 @@ class Directory:
         self._is_under_way = is_under_way
         self.clear()
 
-    def __len__(self) -> int:
-        return len(self._held)
-
-    def __iter__(self) -> Iterator[Held]:
-        return iter(list(self._held.values()))
-
     def clear(self) -> None:
         """Forget everything."""
+        super().__init__()
         self._held: dict[Name, Held] = {}
-        self._spans = Spans[Held]()
         self.values: dict[int, Held] = {}
         """The values of calls, which have no address, by the slots of these."""
         self._retired: deque[Held] = deque()
         """Those of which endpoints forget their copies, once no call uses them."""
         self._dropped: dict[int, list[int]] = {}
-
-    def overlapping(self, start: int, nbytes: int) -> list[Held]:
-        """Return the tensors that share bytes with a span."""
-        return self._spans.overlapping(start, nbytes)
 
     # ------------------------------------------------------------ before a submit
     def to_bring_home(self, uses: Iterable[Use], where: int) -> tuple[list[Held], bool]:
@@ -449,7 +442,7 @@ class Directory:
                 held.holders.add(where)
             if held.use.name not in self._held:
                 self._held[held.use.name] = held
-                self._spans.add(held)
+                self.add(held)
             if call is not None:
                 self._note_user(held, call)
         for held, reads in made.values():
@@ -475,7 +468,7 @@ class Directory:
     def forget(self, held: Held) -> None:
         """Forget a tensor."""
         del self._held[held.use.name]
-        self._spans.remove(held)
+        self.remove(held)
 
     def give_back(self, start: int, nbytes: int) -> None:
         """Note that memory of a ring is a new tensor's: all tasks that have used it before have ended."""
