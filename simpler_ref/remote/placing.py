@@ -132,6 +132,10 @@ def require_copyable(i: int, wire: bytes) -> None:
         require_visible(address, bytes_of(wire))
 
 
+def _not_registered(handle: CallableHandle, workers: Sequence[int], why: str) -> ValueError:
+    return ValueError(f"{handle!r} is registered for the endpoints {list(workers)}, {why}")
+
+
 class EndpointPools(Pools):
     """The pools of an engine whose last next-level workers stand for endpoints.
 
@@ -172,19 +176,18 @@ class EndpointPools(Pools):
                 require_copyable(i, wire)
             elif not wire.is_inline:
                 owners.add(wire.place.worker)
-        registered = f"{handle!r} is registered for the endpoints {list(one.workers)}"
         if worker != -1:
             owners.add(self._endpoints.link(worker).number)
             if worker not in one.workers:
-                raise ValueError(f"{registered}, not for {worker}")
+                raise _not_registered(handle, one.workers, f"not for {worker}")
         if len(owners) > 1:
             raise ValueError(
                 f"the task needs memory of the endpoints {sorted(owners)}, and a task has one: import "
                 "the buffers there with remote_export and remote_import"
             )
         chosen = owners.pop() if owners else -1
-        if chosen not in (-1, *one.workers):
-            raise ValueError(f"{registered}, and the memory is endpoint {chosen}'s")
+        if chosen != -1 and chosen not in one.workers:
+            raise _not_registered(handle, one.workers, f"and the memory is endpoint {chosen}'s")
         return chosen + 1
 
     def room(self, handle: CallableHandle, pool: int) -> tuple[int, str]:
