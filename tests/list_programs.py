@@ -40,6 +40,10 @@ def copy_anywhere(args):
     copy_to(args)
 
 
+def copy_again(args):
+    copy_to(args)
+
+
 def tell_core(args):
     """Work for a while; say how many cores this worker may use, and on which one it is."""
     until = time.perf_counter() + 2e-3

@@ -247,8 +247,8 @@ class PlayedPart(Graph):
             _Step(part.tasks[first].gets, end)
             for first, end in pairwise([*firsts, len(part.tasks)])
         ]
-        handles = {task.callable: find(one.callables[task.callable]) for task in part.tasks}
-        numbers = {which: i for i, which in enumerate(handles)}
+        numbers = {which: i for i, which in enumerate({task.callable for task in part.tasks})}
+        self._find, self._digests = find, [one.callables[which] for which in numbers]
         *starts, _ = accumulate(
             (L.round_up(size, L.HEAP_ALIGN) for size in self.sizes), initial=_SOMEWHERE
         )
@@ -259,16 +259,15 @@ class PlayedPart(Graph):
         ]
         args._scalars = [scalar_wire(0)] * self.scalars  # at least as many as there are
         recorder = OpRecorder(RecordedArgs(args))
+        nobody: Any = None  # a replay looks up who has a digest then
         self._ends: list[int] = []
         """How long the program is up to the end of each task."""
         for task in part.tasks:
             word = numbers[task.callable] | L.SUB << L.WORD_KIND
-            recorder.task(handles[task.callable], word, [self._arguments(starts, task)], None)
+            recorder.task(nobody, word, [self._arguments(starts, task)], None)
             self._ends.append(recorder.program.size)
         recorded = SimpleNamespace(
-            handles=[(handle, L.SUB) for handle in handles.values()],
-            configs=[CallConfig().to_bytes()],
-            has_unordered=False,
+            handles=(), configs=[CallConfig().to_bytes()], has_unordered=False
         )
         super().__init__(life, recorder, recorded, None, ())  # type: ignore[arg-type]
 
@@ -299,6 +298,7 @@ class PlayedPart(Graph):
         first, words = len(addresses), self.scalars * L.SCALAR_WORDS
         self._variables[:first] = addresses
         self._variables[first : first + words] = np.frombuffer(scalars, np.int64, words)
+        self._handles = [(self._find(digest), L.SUB) for digest in self._digests]
         self._resolve(orch)
         self._number_layouts(orch)
         rewind(self._program)

@@ -361,3 +361,24 @@ def test_a_list_is_registered_once_and_forgotten_after_its_graph(w):
     for _ in range(2):
         graph.run()
     assert not live(handles[0])
+
+
+@pytest.mark.spec("SPEED-LIST-7")
+def test_a_list_that_is_known_already_runs_what_its_functions_are_now(w):
+    x, y = (w.share(np.full(COUNT, i, np.float32)) for i in (1, 2))
+    graphs = []
+    for number in range(2):
+        handle = w.register(list_programs.copy_again)
+
+        def orchestrate(orch, args, config, handle=handle):
+            for _ in range(6):
+                orch.submit_sub(handle, make_args((x, INPUT), (y, INOUT)))
+
+        graphs.append(w.record(orchestrate))
+        for k in range(3):
+            x[:] = 10 * number + k
+            assert goes_by_lists(w, graphs[-1]) == (k > 0)
+            assert y.tolist() == x.tolist()
+        w.unregister(handle)
+    first, second = (one._listed.way.handle.digest for one in graphs)
+    assert first == second
