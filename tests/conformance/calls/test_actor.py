@@ -228,6 +228,9 @@ class Writer:
 class Adder(Writer):
     end = None
 
+    def same(self, task):
+        return task
+
 
 @sr.task(workers=0)
 def write_private(writer):
@@ -242,6 +245,7 @@ def test_methods_write_arrays_whatever_parameters_are_called_in_tasks_too(w):
         writer = w.actor(Adder)
         writer.add(x).result()
         writer.add(number=x, order=2).result()
+        assert writer.same(task=5).result() == 5
         if writer._worker == 0:
             assert write_private(writer).result().tolist() == [3, 3]
     assert x.tolist() == [6, 6]

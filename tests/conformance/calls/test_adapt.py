@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import multiprocessing
+import multiprocessing.pool
 import os
 import pickle
 import signal
@@ -143,6 +143,7 @@ def test_one_that_a_task_makes_has_workers_of_its_own(w):
 # ---------------------------------------------------------------- pools
 def test_a_worker_is_a_pool(w):
     pool, noted = w.pool(), []
+    assert isinstance(pool, multiprocessing.pool.Pool) and "pool_size=2" in repr(pool)
     assert pool.apply(pow, (2, 3)) == pool.apply_async(int, ("8",), {"base": 10}).get() == 8
     assert pool.map(abs, range(-3, 0)) == list(pool.imap(abs, range(-3, 0))) == [3, 2, 1]
     assert pool.starmap(pow, [(2, 3), (3, 2)]) == [8, 9]

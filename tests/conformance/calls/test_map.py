@@ -199,6 +199,18 @@ def test_errors_of_items_that_nobody_asked_for_are_logged_once(caplog):
 
 
 @pytest.mark.spec("CALL-MAP-10")
+def test_the_error_of_an_item_has_its_story_once_if_the_end_of_the_block_has_waited_for_it():
+    @sr.task
+    def refuse(x: sr.In):
+        raise ValueError("refused")
+
+    with sr.Worker(num_sub_workers=1) as made:
+        results = made.map(refuse, [made.zeros(2)] * 20)
+    stories = [error.__cause__.story for error in each(results)]
+    assert [story.count(f"item {i} of map") for i, story in enumerate(stories)] == [1] * 20
+
+
+@pytest.mark.spec("CALL-MAP-10")
 def test_a_worker_says_at_its_end_how_many_items_are_not_called(caplog):
     with sr.Worker(num_sub_workers=1) as made:
         results = made.map(double, range(1000), chunksize=1)
