@@ -16,7 +16,7 @@ from simpler_ref.jit import claims, entries, schedule
 from simpler_ref.jit import layout as L
 
 from .names import DATA
-from .scene import FAILED_FUNCTION, KEY, MOST_MEMBERS, NAMES, Play, Scene, tensor
+from .scene import FAILED_FUNCTION, KEY, MOST_MEMBERS, NAMES, Play, Scene, as_bytes, tensor
 
 BUFFERS = "xyz"
 BLOCK = 16
@@ -202,7 +202,7 @@ class CallPlay(Play):
             counts = len(wire) // L.TENSOR_WORDS | len(scalars) << L.HALF
             self.note_submit(call, futures)
             wire += [word for scalar in scalars for word in scalar]
-            slot = entries.call_and_pass(mem, word, counts, wire)
+            slot = entries.call_and_pass(mem, word, counts, as_bytes(wire))
             if slot >= 0:
                 break
             assert slot == L.WOULD_BLOCK, slot

@@ -381,7 +381,7 @@ store J_TAKEN | collect_one | NOTED
     race: store in collect_one; load J_TAKEN in note
 store J_PUSHED, fence, load PARK_COLLECTOR | wake_collector | NOTED
     wrong: fence in wake_collector; fence in prepare
-the moves of a pass, fence, load PARK_ORCH | scheduler_loop | PAIR
+the moves of a pass, fence, load PARK_ORCH | scheduler_loop | ALONE, PAIR
     wrong: fence in scheduler_loop; fence in prepare
 store WIRING_PUSHED, fence, load W_GIVEN and the producers' S_STATE, when a pass may be left out \
 | pass_in_bulk | IN_BULK

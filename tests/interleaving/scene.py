@@ -8,6 +8,7 @@ and writes a number of its own; a *service* never ends.
 from __future__ import annotations
 
 import re
+import struct
 from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple
 
@@ -68,6 +69,11 @@ def draw_program(rng, size: int, workers: int, groups: float, edges: float) -> s
         before = "".join(one for one in NAMES[:number] if rng.random() < edges)
         words.append(name + where + "<" * bool(before) + before)
     return " ".join(words)
+
+
+def as_bytes(words: list[int]) -> bytes:
+    """Return words as an entry takes them."""
+    return struct.pack(f"<{len(words)}q", *words)
 
 
 @dataclass(eq=False)
@@ -302,10 +308,10 @@ class Play:
                     schedule.pass_in_bulk(mem, code)
             elif task.members:
                 code = entries.submit_group_and_pass(
-                    mem, word, counts, task.members, wire + members
+                    mem, word, counts, task.members, as_bytes(wire + members)
                 )
             else:
-                code = entries.submit_and_pass(mem, word, counts, wire)
+                code = entries.submit_and_pass(mem, word, counts, as_bytes(wire))
             if code != L.WOULD_BLOCK:
                 break
             entries.help_scheduler(mem, -1, -1, taken, PARK_NS)
