@@ -20,11 +20,16 @@ def functions():
                 yield path.stem, node
 
 
+def name_of(node):
+    """Return the name that a node is, or ends with: its own, or that in a module."""
+    return getattr(node, "id", getattr(node, "attr", ""))
+
+
 def calls_in(function):
     """Yield (name, arguments) of each call of a function by its name."""
     for node in ast.walk(function):
         if isinstance(node, ast.Call):
-            yield getattr(node.func, "id", ""), node.args
+            yield name_of(node.func), node.args
 
 
 def written_in(function):
@@ -42,7 +47,7 @@ def test_events_have_their_kernels_and_step_alone_writes_a_state():
     for module, function in functions():
         for name, args in calls_in(function):
             if name == "step":
-                event = slots.EVENTS[getattr(slots, args[2].id)]
+                event = slots.EVENTS[getattr(slots, name_of(args[2]))]
                 taken[event.name].add(f"{module}.{function.name}")
     assert taken == {event.name: set(event.kernels) for event in slots.EVENTS}
     writers = {

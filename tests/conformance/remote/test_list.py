@@ -103,4 +103,5 @@ def test_a_replay_in_a_message():
 def test_a_replay_that_does_not_fit_its_part_is_refused(part, text):
     played = PlayedList(replace(WHOLE, parts=(of_task(uses=(replace(USE, layout=""),)),)), None)
     with pytest.raises(ValueError, match=text):
-        Replaying(played, Replay(DIGEST, part, 5, (), b""), None, None, [0], bool)
+        one = played.part(part, None)
+        Replaying(one, Replay(DIGEST, part, 5, (), b""), None, None, [0], bool)

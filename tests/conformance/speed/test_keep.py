@@ -235,11 +235,7 @@ def test_code_of_one_part_calls_code_of_another_by_its_symbol():
         kernel.Entry(made[name], (kernel.WORDS,), "", nogil=False)
         for name in ("shared", "first", "second")
     ]
-    kernels = [one.py_func for one in entries]
-    parts = [
-        compiler.compile_part([second], kernels, [shared]),
-        compiler.compile_part([shared, first], kernels),
-    ]
+    parts = [compiler.compile_part([second], [shared]), compiler.compile_part([shared, first])]
     mem = np.array([3, 4])
     _, first, second = kernel._Compiled(entries).bind(pickle.dumps(parts))
     assert (first(mem), second(mem)) == (8, 80)
