@@ -58,6 +58,8 @@ class Pools:
         self, handle: CallableHandle, pool: int, workers: Sequence[int], members: Sequence[TaskArgs]
     ) -> list[int]:
         """Return the affinity of each member of a group, which asks for a worker."""
+        if pool == L.SUB and not self.is_elsewhere(handle):
+            return [0] * len(members)
         found = [
             self.affinity(handle, pool, one, args)
             for one, args in zip(workers, members, strict=True)
