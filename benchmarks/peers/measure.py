@@ -16,6 +16,7 @@ import psutil
 
 from .catalogue import METGS, PEERS, RANDOM, WORKERS, WORKLOADS, Peer, Workload
 from .environments import Environments, SkippedError
+from .gauge import Gauge
 from .metg import efficiency, smallest_length
 from .session import BrokenError, LateError, Session, UnsupportedError
 
@@ -243,10 +244,12 @@ class Visit:
             spins = max(1, round(length / spin_s))
             steps = max(4, min(2000, round(effort.metg_s / (width * (length + overhead)))))
             request = f"stencil width={width} steps={steps} spins={spins}"
+            before = gauge.cores()
             seconds, tasks = self._ask_for(request, 3, 4 * effort.metg_s)
+            cores = (before + gauge.cores()) / 2
             wall = statistics.median(seconds)
             overhead = max(0.0, wall / tasks - length / WORKERS)  # lest the next run be too short
-            return efficiency(tasks, spins * spin_s, WORKERS, wall)
+            return efficiency(tasks, spins * spin_s, cores, wall)
 
         def search() -> float:
             nonlocal overhead
@@ -260,7 +263,11 @@ class Visit:
             return found
 
         overhead = 0.0
-        self._taken.add_quietest(name, effort.attempts, search)
+        gauge = Gauge()
+        try:
+            self._taken.add_quietest(name, effort.attempts, search)
+        finally:
+            gauge.close()
 
     # ------------------------------------------------------------ asking
     def _ask(

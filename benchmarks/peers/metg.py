@@ -1,8 +1,9 @@
 """METG(50 %): the smallest task length at which half of the cores' time is useful work.
 
 Task Bench (Slaughter and others, 2020) defines it on a graph whose tasks all work equally long:
-efficiency is useful work ÷ (cores × wall time). Its "granularity" is cores × wall time ÷ tasks, which
-at an efficiency of one half is twice the task length given here.
+efficiency is useful work ÷ (cores × wall time). The cores are those that there are meanwhile, see
+`gauge`. Its "granularity" is cores × wall time ÷ tasks, which at an efficiency of one half is twice the
+task length given here.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ CLOSE = 1.08
 """The search ends when the lengths on both sides of the answer are as near as this."""
 
 
-def efficiency(tasks: int, length_s: float, cores: int, wall_s: float) -> float:
+def efficiency(tasks: int, length_s: float, cores: float, wall_s: float) -> float:
     """Return the share of the cores' time that was useful work."""
     return tasks * length_s / (cores * wall_s)
 

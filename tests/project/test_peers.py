@@ -17,6 +17,7 @@ try:
     catalogue = importlib.import_module("peers.catalogue")
     environments = importlib.import_module("peers.environments")
     floor = importlib.import_module("floor")
+    gauge = importlib.import_module("peers.gauge")
     measure = importlib.import_module("peers.measure")
     metg = importlib.import_module("peers.metg")
     report = importlib.import_module("peers.report")
@@ -36,6 +37,14 @@ def overhead(cost, cores=2, ramp=1.0):
 def test_metg_is_the_length_at_which_work_equals_overhead(cost, guess):
     found = metg.smallest_length(overhead(cost), guess, 1e-9, 1.0)
     assert found == pytest.approx(cost, rel=0.01)
+
+
+def test_processes_side_by_side_have_one_core_at_least_and_two_at_most():
+    taken = gauge.Gauge()
+    try:
+        assert all(1 <= taken.cores() <= catalogue.WORKERS for _ in range(3))
+    finally:
+        taken.close()
 
 
 # ---------------------------------------------------------------- the floor
