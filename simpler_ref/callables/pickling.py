@@ -247,8 +247,6 @@ class ArgumentPickler:
     ) -> None:
         self._known, self._reducers, self._begin = known, reducers, begin
         self._buffer = io.BytesIO()
-        self._quick = pickle.Pickler(self._buffer, 5)
-        self._quick.dispatch_table = {**copyreg.dispatch_table, **reducers}
         self._only_by_value = bool(cloudpickle.list_registry_pickle_by_value())
 
     def as_bytes(self, items: Any, values: Iterable[Any]) -> bytes:
@@ -263,6 +261,12 @@ class ArgumentPickler:
         if self._known is None or (is_plain and len(data) > _SHORT):
             return data
         return data if data.find(_NAME) < 0 else self._by_value(items)
+
+    @functools.cached_property
+    def _quick(self) -> pickle.Pickler:
+        made = pickle.Pickler(self._buffer, 5)
+        made.dispatch_table = {**copyreg.dispatch_table, **self._reducers}
+        return made
 
     def _quickly(self, items: Any) -> bytes:
         buffer = self._buffer

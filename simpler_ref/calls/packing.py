@@ -13,9 +13,9 @@ import pickle
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import cycle
+from struct import unpack
 from typing import Any, NamedTuple, NoReturn
 
-import numpy as np
 from numpy import asarray, generic, ndarray
 
 from ..callables.pickling import ArgumentPickler
@@ -404,7 +404,7 @@ class Packer:
 
 def _inline(data: bytes) -> list[bytes]:
     """Return a short pickle as scalars, the number of its bytes at the end."""
-    words = np.frombuffer(data + bytes(-len(data) % L.WORD), np.int64).tolist()
+    words = unpack(f"<{-(-len(data) // L.WORD)}q", data + bytes(-len(data) % L.WORD))
     return [_integer(word, L.SIGNED) for word in (*words, len(data))]
 
 
