@@ -100,12 +100,18 @@ def receive_parts(socket: Any, most_copied: int = 1 << 30) -> list[Any]:
             return parts
 
 
+REFUSALS = 0x0800 | 0x2000
+"""ZMQ's EVENT_HANDSHAKE_FAILED_NO_DETAIL, of a client that has noticed first, and _PROTOCOL."""
+
+
 def log_refusal() -> None:
-    """Log that a monitor tells of a client that is not admitted: EVENT_HANDSHAKE_FAILED_PROTOCOL.
+    """Log that a monitor tells of a client that is not admitted: one of `REFUSALS`.
 
     One that only has a key of its own that is not admitted is logged where that is asked about.
     """
-    log.warning("refused a connection: it has other keys, or one side has none")
+    log.warning(
+        "refused a connection: it has other keys, or one side has none, or it ended before that was known"
+    )
 
 
 def read_event(monitor: Any, flags: int = 0) -> tuple[int, int]:

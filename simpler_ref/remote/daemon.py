@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from ..errors import RemoteError
 from ..system.values import tcp_address
-from .connection import log_refusal, prepare, read_event, zmq
+from .connection import REFUSALS, log_refusal, prepare, read_event, zmq
 from .fleets import SessionProcess, read_manifest, session_command
 from .keys import KeyPair, secure_server
 from .manifest import Manifest, allows, to_line
@@ -94,7 +94,7 @@ class Daemon:
             self._context.destroy(linger=0)
             raise RemoteError(f"cannot listen at {listen!r}: {error}") from None
         self.address: str = self._socket.last_endpoint.decode()
-        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+        self._monitor = self._socket.get_monitor_socket(REFUSALS)
         self._interface: str = self.address.partition("//")[2].rpartition(":")[0]
 
     def serve(self) -> None:

@@ -96,7 +96,7 @@ class SessionFrames:
         self._socket.setsockopt(zmq.RCVTIMEO, int(LOOK_S * 1000))
         self._health = self.router()
         self._sockets += self._socket, self._health
-        events = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+        events = zmq.EVENT_DISCONNECTED | connection.REFUSALS
         self._monitors = [one.get_monitor_socket(events) for one in self._sockets]
         self._wake, self._woken = os.pipe()
 
