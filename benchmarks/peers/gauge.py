@@ -8,7 +8,9 @@ for useful work, however long its tasks are.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
+from itertools import cycle
 from multiprocessing.connection import Connection
 
 from .catalogue import WORKERS
@@ -18,8 +20,9 @@ CALM = 10
 """Looks at one process alone, of which the quickest counts."""
 
 
-def _work(asked: Connection) -> None:
-    """Count, for as many seconds as is asked, and tell how fast; 0: end."""
+def _work(asked: Connection, core: int) -> None:
+    """Count on a core, for as many seconds as is asked, and tell how fast; 0: end."""
+    os.sched_setaffinity(0, (core,))  # or both may be woken on the same one
     while seconds := asked.recv():
         begin, rounds = time.perf_counter(), 0
         while time.perf_counter() - begin < seconds:
@@ -35,8 +38,9 @@ class Gauge:
     def __init__(self) -> None:
         pairs = [multiprocessing.Pipe() for _ in range(WORKERS)]
         self._ends = [mine for mine, _ in pairs]
+        cores = cycle(sorted(os.sched_getaffinity(0)))
         self._processes = [
-            multiprocessing.Process(target=_work, args=(theirs,), daemon=True)
+            multiprocessing.Process(target=_work, args=(theirs, next(cores)), daemon=True)
             for _, theirs in pairs
         ]
         for one, (_, theirs) in zip(self._processes, pairs, strict=True):
