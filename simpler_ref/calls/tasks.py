@@ -71,9 +71,8 @@ class Task:
         self.workers = workers
         self.is_passing = False
         """Whether it was made for one call."""
-        self.serial = os.getpid() << 32 | next(
-            _serials
-        )  # a worker's own are none that the program sends
+        # With the process in it: a worker's own serial is never one that the program sends.
+        self.serial = os.getpid() << 32 | next(_serials)
         known[self.serial] = self
         functools.update_wrapper(self, function, updated=())  # its attributes have names of ours
         inner = getattr(function, "func", type(function))  # a partial, an object that can be called
