@@ -89,14 +89,10 @@ class SharedArrays:
         return array.__reduce_ex__(5)
 
     def _copy(self, array: Any) -> Array:
-        """Return the copy of an array, which has the order of its elements in memory, too."""
+        """Return the copy of an array."""
         key, copies = id(array), self._copies
         of, copy = copies.get(key, (None, array))
         if of is None or of() is not array:
-            fortran = array.flags.fnc
-            shape = array.shape[::-1] if fortran else array.shape
-            copy = self._session.arena.empty(shape, array.dtype)
-            copy = copy.T if fortran else copy
-            copy[...] = array
+            copy = self._session.arena.copy(array)
             copies[key] = weakref.ref(array, lambda _: copies.pop(key, None)), copy
         return copy

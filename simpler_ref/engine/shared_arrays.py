@@ -267,6 +267,14 @@ class Arena:
         array: Array = np.ndarray(dims, kind, buffer=owner)
         return array
 
+    def copy(self, array: Array) -> Array:
+        """Return a copy of an array in the arena, with the order of its elements in memory."""
+        fortran = array.flags.fnc
+        made = self.empty(array.shape[::-1] if fortran else array.shape, array.dtype)
+        made = made.T if fortran else made
+        made[...] = array
+        return made
+
     @staticmethod
     def _populate(owner: Array) -> None:
         address = owner.ctypes.data

@@ -423,8 +423,8 @@ def why_not_plain(layout: Layout) -> str:
             "taken here; reshape it"
         )
     return (
-        f"has shape {shape} and strides {strides}, which is not contiguous; pass Worker.share(array), "
-        "which makes a contiguous copy"
+        f"has shape {shape} and strides {strides}, which is not contiguous; pass a copy that is, "
+        "Worker.share(np.ascontiguousarray(array))"
     )
 
 

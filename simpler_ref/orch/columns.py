@@ -219,7 +219,8 @@ def _rows(name: str, array: Array, index: Array, agreed: _Agreed) -> _Tensors:
     if not array[:1].flags.c_contiguous:
         raise ValueError(
             f"{name}: the tensors of its tasks, of shape {array.shape[1:]} and strides "
-            f"{array.strides[1:]}, are not contiguous; pass Worker.share(array), which makes a copy"
+            f"{array.strides[1:]}, are not contiguous; pass a copy whose rows are, "
+            "Worker.share(np.ascontiguousarray(array))"
         )
     try:
         tensor = ContinuousTensor(array.ctypes.data, array.shape[1:], to_dtype(array.dtype))

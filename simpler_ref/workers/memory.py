@@ -100,6 +100,7 @@ class MemoryMethods:
     def share(self, array: Any) -> Array:
         """Return a contiguous copy of an array in memory that all workers share.
 
+        Its columns are contiguous if those of the array are, as numpy and LAPACK would have it.
         Anything is taken that numpy makes an array of, such as a list of numbers or a column of a table.
 
         Raises
@@ -120,9 +121,7 @@ class MemoryMethods:
                 "which processes cannot share: convert them, as with np.asarray(array, float) or "
                 "astype('U'), or pass it to tasks as it is, to be copied"
             )
-        shared = self.empty(source.shape, source.dtype)
-        shared[...] = source
-        return shared
+        return self._fresh(self._life.live().arena.copy(source))
 
     def zeros(self, shape: int | Sequence[int], dtype: Any = float) -> Array:
         """Return an array of zeros that all workers share.

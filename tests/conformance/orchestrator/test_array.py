@@ -85,6 +85,17 @@ def test_workers_see_an_array_where_it_is_whenever_it_was_made(mode, when):
         assert made[2][0] == made[1].ctypes.data
 
 
+@pytest.mark.spec("ORCH-ARRAY-1")
+def test_a_shared_copy_keeps_the_order_of_fortran():
+    table = np.arange(6).reshape(2, 3)
+    with Worker(3, num_sub_workers=1) as w:
+        for source, is_fortran in ((table, False), (table.T, True), (table[:, ::2], False)):
+            copy = w.share(source)
+            assert copy.flags.fnc is is_fortran
+            assert copy.flags.contiguous or is_fortran
+            assert copy.tolist() == source.tolist()
+
+
 class Tasks:
     """Tasks that may use an arena's memory."""
 
