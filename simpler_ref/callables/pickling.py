@@ -162,6 +162,13 @@ def _view_shared(
     return np.ndarray(shape, dtype, buffer=memory, offset=offset, strides=strides)
 
 
+def _view_of(reduced: tuple[Any, tuple[Any, ...]], readonly: bool) -> memoryview:
+    """Return what `ByAddress` makes of a memoryview."""
+    make, about = reduced
+    view = memoryview(make(*about))
+    return view.toreadonly() if readonly else view
+
+
 class ByAddress:
     """Has arrays in shared memory pickled by address, not copied.
 
@@ -176,6 +183,9 @@ class ByAddress:
 
     def __call__(self, obj: Any) -> Any:
         """Return how an object is pickled, NotImplemented if it is another one."""
+        if type(obj) is memoryview:
+            reduced = self(np.asarray(obj))
+            return reduced if reduced is NotImplemented else (_view_of, (reduced, obj.readonly))
         if type(obj) is np.ndarray and obj.nbytes and not is_private(obj):
             low, high = byte_bounds(obj)
             if is_shared(low, high - low):

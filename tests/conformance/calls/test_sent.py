@@ -315,6 +315,17 @@ def test_what_a_function_refers_to_is_as_it_is_at_each_call(w):
     assert w.submit(names["outer"], 1).result() == -1
 
 
+@pytest.mark.spec("CALL-SENT-2")
+def test_views_of_shared_memory_are_views_in_the_worker_too(w):
+    array = w.share(np.arange(6).reshape(2, 3))
+    view, locked = memoryview(array), memoryview(array).toreadonly()
+
+    def look():
+        return np.asarray(view).ctypes.data, view.shape, view[1, 2], view.readonly, locked.readonly
+
+    assert w.submit(look).result() == (array.ctypes.data, (2, 3), 5, False, True)
+
+
 # ---------------------------------------------------------------- by name
 @pytest.mark.spec("CALL-SENT-1")
 def test_a_function_that_is_no_longer_under_its_name_goes_by_content(monkeypatch):
