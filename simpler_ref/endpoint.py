@@ -15,10 +15,9 @@ from importlib.util import find_spec
 
 from .errors import RemoteError, WorkerStartError
 from .remote.daemon import Daemon
-from .remote.fleets import read_manifest
+from .remote.fleets import Announcement, read_manifest, to_line
 from .remote.keys import read_pair, write_pair
 from .remote.limits import ANY_MODULE
-from .remote.manifest import Announcement, to_line
 
 FROM_SSH = "ssh"
 _INSECURE = (

@@ -11,7 +11,6 @@ from .system.lazy import pass_on as _pass_on
 
 if TYPE_CHECKING:
     from .callables.identity import *
-    from .remote.buffers import *
     from .remote.callables import *
     from .remote.fields import *
     from .remote.frames import *
@@ -22,12 +21,16 @@ _pass_on(
     globals(),
     {
         ".callables.identity": "CALLABLE_HASH_DIGEST_BYTES CallableKind",
-        ".remote.buffers": "ExportBufferRequest ExportBufferResult ImportBufferRequest "
+        ".remote.tasks": "ExportBufferRequest ExportBufferResult ImportBufferRequest "
         "ImportBufferResult ReleaseImportRequest RemoteAddressSpace "
         "decode_export_buffer_request decode_export_buffer_result decode_import_buffer_request "
         "decode_import_buffer_result decode_release_import_request encode_export_buffer_request "
         "encode_export_buffer_result encode_import_buffer_request encode_import_buffer_result "
-        "encode_release_import_request",
+        "encode_release_import_request "
+        "RemoteTaskArgsWire RemoteTensorDesc RemoteTensorSidecar TaskPayloadWire "
+        "decode_call_config decode_continuous_tensor decode_remote_task_args "
+        "decode_remote_tensor_desc decode_task_payload encode_remote_task_args "
+        "encode_task_payload",
         ".remote.callables": "ChipCallableBlobLocation DigestCallableCommand "
         "RegisterCallableCommand RemoteChipCallablePayload RemoteRegistryTarget "
         "decode_digest_callable_command decode_register_callable_command "
@@ -43,9 +46,5 @@ _pass_on(
         "MAX_STAGED_BLOB_TOKEN_BYTES MAX_STRING_BYTES MAX_TENSORS "
         "MAX_TRANSPORT_DESCRIPTOR_BYTES MAX_TRANSPORT_PROFILE_BYTES PROTOCOL_VERSION "
         "REMOTE_BUFFER_ACCESS_READ REMOTE_BUFFER_ACCESS_READ_WRITE REMOTE_BUFFER_ACCESS_WRITE",
-        ".remote.tasks": "RemoteTaskArgsWire RemoteTensorDesc RemoteTensorSidecar TaskPayloadWire "
-        "decode_call_config decode_continuous_tensor decode_remote_task_args "
-        "decode_remote_tensor_desc decode_task_payload encode_remote_task_args "
-        "encode_task_payload",
     },
 )

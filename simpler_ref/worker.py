@@ -35,6 +35,7 @@ from .callables.runnable import CompiledCallable, require_runnable
 from .calls.current import enter, leave
 from .calls.inside import Initializer
 from .calls.methods import CallMethods
+from .calls.stream import Stream
 from .errors import CallableError
 from .model.arguments import TaskArgs
 from .model.config import CallConfig
@@ -61,12 +62,12 @@ from .workers.session import Session
 from .workers.top import Top, complete
 
 if TYPE_CHECKING:
-    from .remote.references import RemoteTaskArgs, RemoteTensorRef
+    from .remote.memory import RemoteTaskArgs, RemoteTensorRef
     from .trace.graphs import TaskGraph
 
 __getattr__ = lazy.names_from(
     globals(),
-    {".remote.references": "RemoteTaskArgs RemoteTensorRef", ".trace.graphs": "TaskGraph"},
+    {".remote.memory": "RemoteTaskArgs RemoteTensorRef", ".trace.graphs": "TaskGraph"},
 )
 
 G = TypeVar("G")
@@ -302,6 +303,12 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         from .remote.placing import PlacingOrchestrator
 
         return PlacingOrchestrator(session, configs, cast(Any, self._life.endpoints))
+
+    def _make_far_stream(self, session: Session) -> Stream:
+        """Return the stream of calls that endpoints run."""
+        from .remote.placing import RemoteStream
+
+        return RemoteStream(self._life, session, self.register, self._add_callable)
 
     def _start_as_child(self) -> None:
         """Start inside the parent's worker that runs this Worker; again after `_stop_as_child`."""

@@ -515,7 +515,7 @@ class Play:
         life = SimpleNamespace(
             live=lambda: live, parent_level=0, options=SimpleNamespace(retries=0)
         )
-        self.parent = ParentTensors(life, self._bring)
+        self.parent = ParentTensors(life, SimpleNamespace(bring=self._bring, links=list))
         self.directory = self.parent.directory
         self.actors = Actors(choose, self._look)
         self.moved = 0
@@ -568,8 +568,7 @@ class Play:
                 self.directory.note_here(uses)
             else:
                 placed = self.directory.place(uses)
-                plans = self.directory.plans(placed, len(uses))
-                plan = Plan(1, plans, self.directory.dropped(task.where))
+                plan = self.directory.plan(1, task.where, placed, len(uses))
                 words, kinds = plan.words(), [L.RAW] * len(plan.words())
                 assert (Plan.take(words, kinds), words) == (plan, [])
                 job = self._job(task.where, plan, index, needs)

@@ -7,7 +7,7 @@ import zmq
 
 from simpler_ref import __version__
 from simpler_ref.remote.connection import Order, prepare
-from simpler_ref.remote.fleets import ProcessFleet
+from simpler_ref.remote.fleets import Manifest, ProcessFleet
 from simpler_ref.remote.frames import (
     FrameType,
     HelloPayload,
@@ -18,7 +18,6 @@ from simpler_ref.remote.frames import (
     encode_hello,
 )
 from simpler_ref.remote.keys import KeyPair, new_pair, secure_client
-from simpler_ref.remote.manifest import Manifest
 from simpler_ref.remote.session_frames import profile
 
 SESSION, ENDPOINT = 77, 3

@@ -8,7 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from simpler_ref.remote.manifest import Manifest
+from simpler_ref.remote.fleets import Manifest
 from simpler_ref.version import __version__
 
 from .support import DEADLINE_S
@@ -20,7 +20,7 @@ PROGRAM = """#!{python}
 import os, signal, sys, types
 
 def serve(manifest, announce, ended, interface, make_worker):
-    from simpler_ref.remote.manifest import Announcement
+    from simpler_ref.remote.fleets import Announcement
     do = manifest.worker
     print(do.get("prints", ""), flush=True)
     if do.get("child") and not os.fork():

@@ -38,7 +38,7 @@ class CallMethods:
     _life: Life
     _has_only_level = False
     register: Any
-    _add_callable: Any
+    _make_far_stream: Any
     zeros: Any
 
     def submit(self, function: Any, /, *args: Any, **kwargs: Any) -> Future:
@@ -228,7 +228,7 @@ class CallMethods:
             return None
         if self._life.subs:
             return Stream(life, session, self.register)
-        stream: Stream = life.endpoints.make_stream(session, self.register, self._add_callable)
+        stream: Stream = self._make_far_stream(session)
         return stream
 
     def _stream_for_calls(self) -> Stream | None:

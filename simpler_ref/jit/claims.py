@@ -22,7 +22,7 @@ from .atomics import (
 from .collect import handle_deaths, skip_waiting
 from .graph import cancel_one, wire_all
 from .mailbox import empty_mailbox, grant_claim, make_idle, worker_at
-from .queues import has_ready, pop_affinity, push_ready
+from .queues import has_ready, push_ready, remove_ready
 from .slots import FORGIVE, step
 from .waiting import notify
 
@@ -137,19 +137,25 @@ def strand(mem, stranded):
     hand_over(mem)
 
 
-def hand_on(mem, worker, other):
-    """Have another worker run the ready tasks that only one worker may run, which is lost (Orch thread).
+def hand_on(mem, worker, other, stays_lost):
+    """Have another worker run a ready task that only one worker may run, which is lost (Orch thread).
 
-    Effects  the chain of the one behind that of the other, S_CALLABLE of each task
+    One that waits for a successor is handed on only if there will be none.
+
+    Effects  S_CALLABLE of the oldest such task, which moves behind those of the other worker
+    Returns  whether there was one
     Rule     CALL-FAR-10
     """
     become_scheduler(mem)
-    w = worker_at(mem, worker)
-    while mem[w + L.W_AFFINITY] != L.NONE:
-        slot = pop_affinity(mem, w, L.NEXT_LEVEL)
+    slot = int(mem[worker_at(mem, worker) + L.W_AFFINITY])
+    while slot != L.NONE and mem[slot + L.S_CALLABLE] & L.WORD_WAITS and not stays_lost:
+        slot = int(mem[slot + L.S_NEXT])
+    if slot != L.NONE:
+        remove_ready(mem, slot)
         mem[slot + L.S_CALLABLE] += (other - worker) << L.WORD_WORKER
         push_ready(mem, slot)
     hand_over(mem)
+    return slot != L.NONE
 
 
 def forget_configs(mem):

@@ -91,7 +91,7 @@ settle_deaths = entry_of(claims.settle_deaths, WORDS, nogil=True)
 forgive_all = entry_of(claims.forgive_all, WORDS, nogil=True)
 take_failed = entry_of(claims.take_failed, WORDS, nogil=True)
 strand = entry_of(claims.strand, WORDS, INT, nogil=True)
-hand_on = entry_of(claims.hand_on, WORDS, INT, INT, nogil=True)
+hand_on = entry_of(claims.hand_on, WORDS, INT, INT, INT, nogil=True)
 
 
 @entry(WORDS, nogil=False)

@@ -669,6 +669,7 @@ S_INLINE = SLOT.word("a body that fits", words=INLINE_WORDS)
 # the callable word: callable, pool, worker and configuration of a task
 CALLABLE_MASK = (1 << 24) - 1  # index of the callable
 RAN_TASK = 24  # of W_RAN: the bits above the index are the task's id, plus 1
+WORD_WAITS = 1 << 24  # of a call: if its worker is lost, it waits for the successor
 WORD_KIND = 32  # worker type, 4 bits
 WORD_WORKER = 36  # worker + 1, 0 for any, 12 bits; it owns the task's child_memory tensors
 WORKER_MASK = (1 << 12) - 1

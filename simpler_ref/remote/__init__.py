@@ -6,9 +6,9 @@ from ..system.lazy import names_from as _names_from
 
 if TYPE_CHECKING:
     from .callables import RemoteCallable
+    from .daemon import HostFleet
     from .fleets import Fleet, ProcessFleet
-    from .host_fleet import HostFleet
-    from .references import (
+    from .memory import (
         RemoteBufferExport,
         RemoteBufferHandle,
         RemoteTaskArgs,
@@ -22,8 +22,8 @@ __getattr__ = _names_from(
     {
         ".callables": "RemoteCallable",
         ".fleets": "Fleet ProcessFleet",
-        ".host_fleet": "HostFleet",
-        ".references": "RemoteBufferExport RemoteBufferHandle RemoteTaskArgs RemoteTensorRef",
+        ".daemon": "HostFleet",
+        ".memory": "RemoteBufferExport RemoteBufferHandle RemoteTaskArgs RemoteTensorRef",
         ".session": "get_inner_handle",
         ".spec": "RemoteWorkerSpec",
     },

@@ -7,15 +7,18 @@ Rule     REMOTE-CALL-1, REMOTE-CALL-2, REMOTE-CALL-3, REMOTE-CALL-4, REMOTE-REG-
 from __future__ import annotations
 
 import enum
+import pickle
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from typing import Annotated, Any
 
 from ..callables.identity import (
     CALLABLE_HASH_DIGEST_BYTES,
+    CallableHandle,
     CallableKind,
+    TargetNamespace,
     build_python_import_descriptor,
     compute_callable_hashid,
     parse_python_import_target,
@@ -120,37 +123,32 @@ encode_remote_chip_callable_payload = _CHIP.encode
 decode_remote_chip_callable_payload = _CHIP.decode
 
 
+def of_chip(descriptor: bytes, blob: bytes) -> bytes:
+    """Return the payload of a chip callable."""
+    where = ChipCallableBlobLocation.INLINE_BLOB
+    digest = sha256(blob).digest()
+    return _CHIP.encode(RemoteChipCallablePayload(descriptor, where, len(blob), digest, blob))
+
+
 # ---------------------------------------------------------------- what a program registers
-MOST_INLINE_BLOB = 8 << 20
-"""The most bytes of a chip callable that travel in its registration; a frame must have room for it."""
-
-
 @dataclass(frozen=True)
 class Registration:
-    """A callable for endpoints: which, and the command that registers it there.
-
-    A chip callable's blob that is too large for the command is beside it; see `naming`.
-    """
+    """A callable for endpoints: which, and the command that registers it there."""
 
     workers: tuple[int, ...]
     command: bytes
-    blob: bytes = b""
+
+    def named(
+        self, hashid: str, kind: CallableKind, name: str
+    ) -> tuple[CallableHandle, Registration, bytes]:
+        """Return a handle for it, it, and it as bytes: what a Worker's registry takes."""
+        handle = CallableHandle(hashid, kind, TargetNamespace.REMOTE_TASK_DISPATCHER, name)
+        return handle, self, pickle.dumps(self)
 
     @property
     def is_of_calls(self) -> bool:
         """Whether its tasks are calls, each of which names its function; see `remote.link_calls`."""
         return not self.command
-
-    def naming(self, token: bytes) -> bytes:
-        """Return the command for an endpoint where the blob is staged under a token."""
-        one = self._told
-        chip = replace(
-            _CHIP.decode(one.payload),
-            blob_location=ChipCallableBlobLocation.STAGED_BLOB,
-            inline_blob=b"",
-            staged_blob_token=token,
-        )
-        return _REGISTER.encode(replace(one, payload=_CHIP.encode(chip)))
 
     @cached_property
     def _told(self) -> RegisterCallableCommand:

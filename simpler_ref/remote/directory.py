@@ -1,4 +1,4 @@
-"""The directory: which versions of the parent's tensors there are, and where.
+"""The directory: which versions of the parent's tensors there are, and where; who begins a task first.
 
 It is kept in the order in which tasks are submitted, by the thread that submits them. A task that is
 submitted later sees a tensor as the tasks before it will have left it; that they have ended by then
@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import secrets
 from bisect import bisect_left, insort
-from collections import defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,8 +38,8 @@ from ..model.wire import (
     span_of,
 )
 from ..system.types import Array
-from .layouts import size_of
-from .limits import BUSY_NS, TASKS
+from .limits import TASK_NS, TASKS
+from .tasks import size_of
 
 HOME = -1
 """The place of the parent's own memory, where places of others are endpoints' ids."""
@@ -47,6 +47,10 @@ MOST_DROPPED = 64
 """Copies that one task tells its endpoint to forget."""
 REQUEST_BYTES = 100_000
 """What it costs both ends to ask for a tensor, in bytes that could move meanwhile."""
+TASK_NS_UNKNOWN = 10**6
+"""What a task is taken to last at an endpoint that has run none."""
+BYTES_PER_S = 1e8
+"""How fast tensors are taken to move: the cores at both ends have work meanwhile."""
 _MOST_WORK = 1 << 12
 """Of numpy's search for a byte that two arrays share; beyond that they count as sharing some."""
 _FEW = 64
@@ -268,67 +272,59 @@ def require_apart(members: Sequence[Sequence[Use]], what: str = "tensors {} and 
         reach = max(reach, use.start + use.nbytes)
 
 
-T = TypeVar("T", bound=Any)
+class Directory:
+    """The tensors of which endpoints have, or had, copies; and the tasks that wait for each endpoint.
 
-
-class Spans(Generic[T]):
-    """Tensors by their spans, which stay as they are meanwhile."""
-
-    def __init__(self) -> None:
-        self._sorted: list[tuple[int, int, int]] = []
-        """First byte and how many of each, and its id."""
-        self._by_id: dict[int, T] = {}
-        self._longest = 0
-
-    def __len__(self) -> int:
-        return len(self._sorted)
-
-    def __iter__(self) -> Iterator[T]:
-        return iter(list(self._by_id.values()))
-
-    def add(self, one: T) -> None:
-        """Add one."""
-        insort(self._sorted, (*one.span, id(one)))
-        self._by_id[id(one)] = one
-        self._longest = max(self._longest, one.span[1])
-
-    def remove(self, one: T) -> None:
-        """Take one out."""
-        del self._sorted[bisect_left(self._sorted, (*one.span, id(one)))], self._by_id[id(one)]
-
-    def overlapping(self, start: int, nbytes: int) -> list[T]:
-        """Return those that share bytes with a span."""
-        found = []
-        at = bisect_left(self._sorted, (start - self._longest, 0, 0))
-        for i in range(at, len(self._sorted)):
-            first, size, key = self._sorted[i]
-            if first >= start + nbytes:
-                break
-            if first + size > start:
-                found.append(self._by_id[key])
-        return found
-
-
-class Directory(Spans[Held]):
-    """The tensors of which endpoints have, or had, copies.
-
-    `is_under_way` says of a call, by slot and number, whether it has not ended: then it is the directory
-    of a stream of calls, otherwise that of runs.
+    `links` returns those of the endpoints. `is_under_way` says of a call, by slot and number, whether it
+    has not ended: then it is the directory of a stream of calls, otherwise that of runs.
     """
 
-    def __init__(self, is_under_way: Callable[[int, int], bool] | None = None) -> None:
-        self._is_under_way = is_under_way
+    def __init__(
+        self,
+        links: Callable[[], Sequence[Any]],
+        is_under_way: Callable[[int, int], bool] | None = None,
+    ) -> None:
+        self._links, self._is_under_way = links, is_under_way
+        self._words: dict[int, Any] = {}
+        """The counters of each endpoint's link."""
+        self._given: Counter[int] = Counter()
+        """How many tasks each was given, counted as its link does."""
         self.clear()
+
+    def empty_queues(self) -> None:
+        """Begin with no task that waits."""
+        self._words = {link.number: link.words for link in self._links()}
+        self._given = Counter({one: int(words[TASKS]) for one, words in self._words.items()})
 
     def clear(self) -> None:
         """Forget everything."""
-        super().__init__()
         self._held: dict[Name, Held] = {}
+        self._sorted: list[tuple[int, int, int, Held]] = []
+        """The same: first byte and how many of each, its id, and it."""
+        self._longest = 0
         self.values: dict[int, Held] = {}
         """The values of calls, which have no address, by the slots of these."""
         self._retired: deque[Held] = deque()
         """Those of which endpoints forget their copies, once no call uses them."""
         self._dropped: dict[int, list[int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._sorted)
+
+    def __iter__(self) -> Iterator[Held]:
+        return iter([one for *_, one in self._sorted])
+
+    def overlapping(self, start: int, nbytes: int) -> list[Held]:
+        """Return those that share bytes with a span."""
+        found = []
+        at = bisect_left(self._sorted, (start - self._longest,))
+        for i in range(at, len(self._sorted)):
+            first, size, _, held = self._sorted[i]
+            if first >= start + nbytes:
+                break
+            if first + size > start:
+                found.append(held)
+        return found
 
     # ------------------------------------------------------------ before a submit
     def to_bring_home(self, uses: Iterable[Use], where: int) -> tuple[list[Held], bool]:
@@ -354,22 +350,29 @@ class Directory(Spans[Held]):
                     must_wait = True
         return list(found.values()), must_wait
 
-    def outlook(self, uses: Iterable[Use], where: int) -> tuple[list[Held], int]:
-        """Return the tensors that a task reads and endpoints had, and how many bytes would have to move.
+    def start_s(self, number: int, uses: Iterable[Use]) -> float:
+        """Estimate in how many seconds an endpoint would begin a task.
 
-        All count twice that the task also writes: where they are now is where they may be needed next.
-        Each tensor of a run counts as some more, since it has to be asked for.
+        What the task reads is made when the queue of its maker has come to that: an endpoint whose
+        queue ends with that task can begin this one no later than any other. Then it has to move. What
+        the task also writes counts twice: where it is now is where it may be needed next. Each tensor of
+        a run counts as some more, since it has to be asked for.
         """
-        needed, total = [], 0
+        wait_s, missing = self._wait_s(number, self._given[number]), 0
         extra = REQUEST_BYTES if self._is_under_way is None else 0
         for use in uses:
             if use.reads and (use.start or use.slot):
                 held = self.values.get(use.slot) if use.slot else self._current(use)
-                if held is not None:
-                    needed.append(held)
-                if held is None or where not in held.holders:
-                    total += (use.size + extra) * (2 if use.writes else 1)
-        return needed, total
+                if held is not None and held.maker != HOME:
+                    wait_s = max(wait_s, self._wait_s(held.maker, held.turn))
+                if held is None or number not in held.holders:
+                    missing += (use.size + extra) * (2 if use.writes else 1)
+        return wait_s + missing / BYTES_PER_S
+
+    def _wait_s(self, number: int, turn: int) -> float:
+        """Estimate how long an endpoint takes to end so many tasks, counted from its first."""
+        words = self._words[number]
+        return max(0, turn - int(words[TASKS])) * (int(words[TASK_NS]) or TASK_NS_UNKNOWN) / 1e9
 
     def _current(self, use: Use) -> Held | None:
         """Return what is known of a tensor; if no call uses it, the program may have changed it."""
@@ -396,8 +399,15 @@ class Directory(Spans[Held]):
             placed.append((use, held))
         return placed
 
-    def plans(self, placed: Placed, count: int) -> list[CopyPlan]:
-        """Return what the endpoint is told of each of a task's `count` tensors."""
+    def plan(
+        self,
+        run: int,
+        where: int,
+        placed: Placed,
+        count: int,
+        only: tuple[int, int] | None = None,
+    ) -> Plan:
+        """Return what an endpoint is told of a task with `count` tensors: see `Plan`."""
         writes = {held.key for use, held in placed if use.writes}
         plans = [CopyPlan()] * count
         for use, held in placed:
@@ -407,16 +417,12 @@ class Directory(Spans[Held]):
                 held.version + 1 if held.key in writes else 0,
                 held.maker + 1 if self._is_under_way is None else 0,
             )
-        return plans
-
-    def dropped(self, where: int) -> list[int]:
-        """Return copies that an endpoint may forget, with the next task that is noted."""
         while self._retired and not self._is_used(self._retired[0]):
-            held = self._retired.popleft()
-            for one in held.holders | held.stale:
+            gone = self._retired.popleft()
+            for one in gone.holders | gone.stale:
                 if one != HOME:
-                    self._dropped.setdefault(one, []).append(held.key)
-        return self._dropped.get(where, [])[:MOST_DROPPED]
+                    self._dropped.setdefault(one, []).append(gone.key)
+        return Plan(run, plans, self._dropped.get(where, [])[:MOST_DROPPED], only=only)
 
     # ------------------------------------------------------------ after a submit
     def note_task(
@@ -426,29 +432,35 @@ class Directory(Spans[Held]):
         handle: Any = None,
         call: tuple[int, int] | None = None,
         task: int = -1,
-    ) -> None:
+    ) -> int:
         """Note what a task of an endpoint will have done, or a call, of which there are slot and number.
 
-        All of its tensors have memory by now; `task` is its number.
+        All of its tensors have memory by now; `task` is its number. Returns which of the endpoint's tasks
+        it is.
         """
+        self._given[where] += 1
+        turn = self._given[where]
         if placed or call is not None:  # so there was a plan
             del self._dropped.get(where, [])[:MOST_DROPPED]
         made: dict[int, tuple[Held, bool]] = {}
         for use, held in placed:
             if use.writes:
+                held.turn = turn
                 self._overwrite(use, held)
                 made[held.key] = held, use.reads
             else:
                 held.holders.add(where)
             if held.use.name not in self._held:
                 self._held[held.use.name] = held
-                self.add(held)
+                insort(self._sorted, (*held.span, id(held), held))
+                self._longest = max(self._longest, held.span[1])
             if call is not None:
                 self._note_user(held, call)
         for held, reads in made.values():
             held.make(where, handle, task, reads)
             if call is not None:  # its end leaves the version in this machine's memory
                 del held.makers[:-1]
+        return turn
 
     def _note_user(self, held: Held, call: tuple[int, int]) -> None:
         held.users.append(call)
@@ -468,7 +480,7 @@ class Directory(Spans[Held]):
     def forget(self, held: Held) -> None:
         """Forget a tensor."""
         del self._held[held.use.name]
-        self.remove(held)
+        del self._sorted[bisect_left(self._sorted, (*held.span, id(held)))]
 
     def give_back(self, start: int, nbytes: int) -> None:
         """Note that memory of a ring is a new tensor's: all tasks that have used it before have ended."""
@@ -504,76 +516,3 @@ def uses_of(wires: Sequence[bytes]) -> list[Use]:
         start = address - bytes_below(wire) if address else 0
         found.append(Use(i, start, bytes_of(wire), RIGHTS[wire[TAG_AT]], wire))
     return found
-
-
-TASK_S = 1e-3
-"""What a task is taken to last at an endpoint that has run none."""
-MEMORY = 32
-"""For how many tasks the mean of those before counts, against tasks since queues were empty last."""
-BYTES_PER_S = 1e8
-"""How fast tensors are taken to move: the cores at both ends have work meanwhile."""
-
-
-class _Pace:
-    """How long the tasks of an endpoint last, of late: its first ones may be slow."""
-
-    def __init__(self) -> None:
-        self._mean_s = TASK_S
-        self._weight = self._count = self._ns = 0
-
-    def mean_s(self, words: Any) -> float:
-        """Return the mean in seconds, by the counters of the endpoint's link."""
-        count, ns = int(words[TASKS]) - self._count, int(words[BUSY_NS]) - self._ns
-        if count <= 0:
-            return self._mean_s
-        return (self._weight * self._mean_s + ns / 1e9) / (self._weight + count)
-
-    def begin(self, words: Any) -> None:
-        """Let the tasks so far count as those before."""
-        count, ns = int(words[TASKS]), int(words[BUSY_NS])
-        if count > self._count:
-            self._mean_s = self.mean_s(words)
-            self._weight = min(MEMORY, self._weight + count - self._count)
-        self._count, self._ns = count, ns  # which begin anew with the link
-
-
-class Queues:
-    """The tasks that wait for each endpoint, as the thread that submits them counts."""
-
-    def __init__(self, links: Callable[[], Sequence[Any]], directory: Directory) -> None:
-        self._links, self._directory = links, directory
-        self._words: dict[int, Any] = {}
-        """The counters of each endpoint's link."""
-        self._given: dict[int, int] = {}
-        self._paces: defaultdict[int, _Pace] = defaultdict(_Pace)
-
-    def begin_run(self) -> None:
-        """Begin with empty queues."""
-        self._words = {link.number: link.words for link in self._links()}
-        for number, words in self._words.items():
-            self._paces[number].begin(words)
-            self._given[number] = int(words[TASKS])
-
-    def start_s(self, number: int, uses: Iterable[Use]) -> float:
-        """Estimate in how many seconds an endpoint would begin a task.
-
-        What the task reads is made when the queue of its maker has come to that: an endpoint whose
-        queue ends with that task can begin this one no later than any other.
-        """
-        needed, missing = self._directory.outlook(uses, number)
-        waits = [self._wait_s(number, self._given[number])]
-        waits += [self._wait_s(held.maker, held.turn) for held in needed if held.maker != HOME]
-        return max(waits) + missing / BYTES_PER_S
-
-    def _wait_s(self, number: int, turn: int) -> float:
-        """Estimate how long an endpoint takes to end so many tasks, counted from its first."""
-        words = self._words[number]
-        return max(0, turn - int(words[TASKS])) * self._paces[number].mean_s(words)
-
-    def note_given(self, number: int, placed: Placed) -> int:
-        """Note that an endpoint was given a task, and return which one of its tasks it is."""
-        self._given[number] += 1
-        for use, held in placed:
-            if use.writes:
-                held.turn = self._given[number]
-        return self._given[number]

@@ -20,8 +20,8 @@ from ..callables.runnable import CompiledCallable
 from ..errors import CallableError
 from ..model.arguments import TaskArgs
 from . import callables
+from .fleets import allows
 from .lists import LIST, PlayedList
-from .manifest import allows
 
 _TASKS, _INNER = callables.RemoteRegistryTarget
 AGREE = "give RemoteWorkerSpec(serialized=True), and a daemon --allow-serialized"

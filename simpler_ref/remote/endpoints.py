@@ -7,7 +7,6 @@ Rule     CALL-FAR-8, REMOTE-LINK-1, REMOTE-LINK-9, REMOTE-LINK-10, REMOTE-REG-1,
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import operator
@@ -20,7 +19,6 @@ import numpy as np
 from ..callables.identity import (
     CallableHandle,
     CallableKind,
-    TargetNamespace,
     build_chip_callable_descriptor,
     build_python_serialized_descriptor,
     compute_callable_hashid,
@@ -32,22 +30,18 @@ from ..jit import layout as L
 from ..model.arguments import TaskArgs
 from ..model.wire import SHAPE_AT, RemoteWire, bytes_of
 from ..orch.words import require_distinct
-from ..system.types import address_of
 from ..workers.life import Life
 from ..workers.session import RemoteWorkers
 from . import callables
-from .directory import Queues, Use, uses_of
+from .directory import Directory, Use, uses_of
 from .keys import KeyPair, new_pair
 from .limits import COUNTERS, MAX_INLINE_PAYLOAD_BYTES, SESSION
 from .link import LATE_BYTES, WHY_BYTES, Link
-from .memory import EndpointMemory
+from .memory import EndpointMemory, RemoteBufferHandle
 from .parent_memory import ADDRESS_BYTES, Homing, mover_of
 from .parent_tensors import ParentTensors
-from .records import peer_of
-from .recovery import Recovery
-from .references import RemoteBufferHandle
-from .remote_stream import RemoteStream
 from .spec import RemoteWorkerSpec
+from .traces import peer_of
 
 MOST_JOINING = 8
 """Endpoints that can join an open Worker."""
@@ -58,7 +52,6 @@ _LEAST_BYTES_PER_S = 1e7
 class Endpoints(RemoteWorkers):
     """What a Worker does with its endpoints."""
 
-    have_tensors = True
     are_there = True
 
     def __init__(self, life: Life, take_functions: bool = False) -> None:
@@ -68,11 +61,8 @@ class Endpoints(RemoteWorkers):
         self._turn = itertools.count()
         self.take_functions = take_functions
         """Whether functions are registered for the sub workers of endpoints unless said otherwise."""
-        self.tensors = ParentTensors(life, self._bring)
+        self.tensors = ParentTensors(life, self)
         """The tensors of this machine that endpoints have copies of."""
-        if life.options.retries:
-            self.tensors.recovery = Recovery(self, life.options.retries)
-        self.queues = Queues(self.links, self.tensors.directory)
         self.memory = EndpointMemory(life, self.link)
         self.dropped_lists: list[CallableHandle] = []
         """Those of graphs that the program has dropped: whenever garbage is collected."""
@@ -181,13 +171,17 @@ class Endpoints(RemoteWorkers):
             numbers = tuple(dict.fromkeys(self.link(one).number for one in workers))
         if not numbers:
             raise ValueError("workers=[…] names no endpoint: add one with add_remote_worker")
-        is_chip, blob = is_chip_callable(target), b""
+        is_chip = is_chip_callable(target)
         if isinstance(target, callables.RemoteCallable):
             kind, name = CallableKind.PYTHON_IMPORT, target.target
             descriptor = payload = target.descriptor
         elif is_chip:
             kind, name = CallableKind.CHIP_CALLABLE, target.config_name or target.func_name
-            descriptor, payload, blob = self._chip_payload(target, numbers)
+            options = self.link(numbers[0]).spec.worker
+            descriptor = build_chip_callable_descriptor(
+                target=target, platform=options["platform"], runtime=options["runtime"] or ""
+            )
+            payload = callables.of_chip(descriptor, target.to_bytes())
         else:
             kind = CallableKind.PYTHON_SERIALIZED
             name = getattr(target, "__qualname__", type(target).__qualname__)
@@ -196,29 +190,11 @@ class Endpoints(RemoteWorkers):
                 raise TypeError(f"{name} cannot be sent to an endpoint ({why})")
             descriptor, payload = build_python_serialized_descriptor(raw), pack_payload(raw)
         hashid = compute_callable_hashid(descriptor)
-        handle = CallableHandle(hashid, kind, TargetNamespace.REMOTE_TASK_DISPATCHER, name)
         command = callables.registering(kind, descriptor, payload, inner=inner or is_chip)
-        one = callables.Registration(numbers, command, blob)
-        self.require_same(handle, one)
-        return handle, one, pickle.dumps(one)
-
-    def _chip_payload(self, target: Any, numbers: Sequence[int]) -> tuple[bytes, bytes, bytes]:
-        """Return a chip callable's descriptor, its payload, and its blob if that is to be staged."""
-        options = self.link(numbers[0]).spec.worker
-        descriptor = build_chip_callable_descriptor(
-            target=target, platform=options["platform"], runtime=options["runtime"] or ""
-        )
-        blob = target.to_bytes()
-        digest = hashlib.sha256(blob).digest()
-        where, parts, staged = callables.ChipCallableBlobLocation.INLINE_BLOB, (blob, b""), b""
-        if len(blob) > callables.MOST_INLINE_BLOB:
-            where, parts, staged = (
-                callables.ChipCallableBlobLocation.STAGED_BLOB,
-                (b"", digest),
-                blob,
-            )
-        payload = callables.RemoteChipCallablePayload(descriptor, where, len(blob), digest, *parts)
-        return descriptor, callables.encode_remote_chip_callable_payload(payload), staged
+        one = callables.Registration(numbers, command)
+        described = one.named(hashid, kind, name)
+        self.require_same(described[0], one)
+        return described
 
     def require_same(
         self, handle: CallableHandle, one: callables.Registration | None = None
@@ -253,24 +229,30 @@ class Endpoints(RemoteWorkers):
         return [link.number for link in self.links() if link.number in workers]
 
     def choose(
-        self, handle: CallableHandle, members: Sequence[TaskArgs], named: Sequence[int]
+        self,
+        handle: CallableHandle,
+        members: Sequence[TaskArgs],
+        named: Sequence[int],
+        among: Collection[int] | None = None,
     ) -> list[int]:
         """Return the endpoint of each member of a task: the one that it has named, unless that is −1.
 
-        References get the addresses that the links know.
+        Others are those of the callable, or of these `among` some. References get the addresses that the
+        links know.
         """
         taken = {one for one in named if one != -1}
         chosen = []
         for args, one in zip(members, named, strict=True):
             if one == -1:
-                present = self.present(handle)
+                present = [it for it in self.present(handle) if among is None or it in among]
                 if not present:
                     workers = list(self.registration(handle).workers)
                     raise ValueError(
                         f"{handle!r} is registered for the endpoints {workers}, which have left: "
                         "register it for others with workers=[…]"
                     )
-                one = self.likely_first(present, uses_of(args._tensors), self.queues, taken)
+                uses = uses_of(args._tensors)
+                one = self.likely_first(present, uses, self.tensors.directory, taken)
             chosen.append(one)
             taken.add(one)
         require_distinct(chosen, len(members))
@@ -282,7 +264,7 @@ class Endpoints(RemoteWorkers):
         self,
         numbers: Sequence[int],
         uses: Sequence[Use],
-        queues: Queues,
+        directory: Directory,
         taken: Collection[int] = (),
     ) -> int:
         """Return which of some endpoints is likely to begin a task first.
@@ -295,7 +277,7 @@ class Endpoints(RemoteWorkers):
         turns = [numbers[(start + i) % len(numbers)] for i in range(len(numbers))]
 
         def rank(one: int) -> tuple[bool, bool, bool, float]:
-            return one in taken, one in dead, one in starting, queues.start_s(one, uses)
+            return one in taken, one in dead, one in starting, directory.start_s(one, uses)
 
         return min(turns, key=rank)
 
@@ -321,10 +303,7 @@ class Endpoints(RemoteWorkers):
                     f"tensor {i} travels with the task, which can only read it: tag it INPUT, or use "
                     "remote_malloc"
                 )
-            raw: bytes = wire.place
-            memory = self.tensors.keep(len(raw))
-            memory[: len(raw)] = np.frombuffer(raw, np.uint8)
-            return address_of(memory)
+            return self.tensors.keep(wire.place)
         handle: RemoteBufferHandle = wire.place
         self.memory.require_current(handle, link)
         if rights & ~handle.access:
@@ -334,12 +313,7 @@ class Endpoints(RemoteWorkers):
             )
         return int.from_bytes(wire[:SHAPE_AT], "little")
 
-    def begin_run(self) -> None:
-        """Forget what was of the run before."""
-        self.tensors.begin_run()
-        self.queues.begin_run()
-
-    def _bring(self, number: int, homings: Sequence[Homing]) -> bytes:
+    def bring(self, number: int, homings: Sequence[Homing]) -> bytes:
         """Have an endpoint send what it has made; return what became of each."""
         timeout_s = self._life.options.py_control_timeout_s
         timeout_s += sum(one.nbytes for one in homings) / _LEAST_BYTES_PER_S
@@ -349,11 +323,7 @@ class Endpoints(RemoteWorkers):
     # ------------------------------------------------------------ calls
     def seats(self) -> list[tuple[int, int]]:
         """Return the sub workers of all endpoints: the endpoint and the number there of each."""
-        return [
-            (link.number, one)
-            for link in self.links()
-            for one in range(link.spec.worker["num_sub_workers"])
-        ]
+        return [(link.number, i) for link in self.links() for i in range(link.spec.sub_workers)]
 
     @property
     def sub_workers(self) -> int:  # type: ignore[override]
@@ -362,11 +332,7 @@ class Endpoints(RemoteWorkers):
 
     def call_links(self) -> list[Link]:
         """Return the links whose endpoints take calls: those with sub workers."""
-        return [link for link in self.links() if link.spec.worker["num_sub_workers"]]
-
-    def make_stream(self, session: Any, register: Any, add_callable: Any) -> RemoteStream:
-        """Return the stream of the calls that they run."""
-        return RemoteStream(self._life, session, register, add_callable)
+        return [link for link in self.links() if link.spec.sub_workers]
 
     def why_no_calls(self, level: int) -> str:
         """Return why nobody runs calls, and the remedy."""
@@ -411,7 +377,7 @@ class Endpoints(RemoteWorkers):
     def replace_lost(self) -> None:
         """Start new sessions of lost endpoints, in a run; those that cannot be started stay lost."""
         self._life.start_workers(self._life.live())
-        self.queues.begin_run()
+        self.tensors.directory.empty_queues()
 
     # ------------------------------------------------------------ lists of tasks
     def takes_list(self, number: int, nbytes: int) -> bool:

@@ -37,9 +37,11 @@ SIZES = {"values_size": 1 << 30}
 COUNTERS = (
     *("session", "tasks", "frames_sent", "frames_received", "bytes_sent", "bytes_received"),
     *("health", "round_trip_ns", "clock_offset_ns", "pid"),
-    "busy_ns",
+    "task_ns",
 )
-"""What a link counts; `busy_ns` is the time of its tasks, each from its turn on, once all is stored."""
+"""What a link counts; `task_ns` is how long a task lasts, once all is stored for it: a mean."""
 SESSION, TASKS, FRAMES_SENT, FRAMES_RECEIVED, BYTES_SENT, BYTES_RECEIVED = range(6)
-HEALTH, ROUND_TRIP, CLOCK_OFFSET, PID, BUSY_NS = range(6, 11)
+HEALTH, ROUND_TRIP, CLOCK_OFFSET, PID, TASK_NS = range(6, 11)
+LATE_TASKS = 32
+"""How many tasks that mean is of: the first ones may be slow."""
 ANY_MODULE = "*"

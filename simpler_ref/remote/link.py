@@ -16,9 +16,8 @@ import json
 import logging
 import pickle
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import astuple, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -31,7 +30,7 @@ from ..engine.view.mailbox import MailboxView, ReceivedArgs
 from ..errors import ControlError
 from ..jit import layout as L
 from ..workers.kinds import WorkerKind
-from . import buffers, callables
+from . import callables, tasks
 from .fail_points import fail_point
 from .frames import ControlName, OwnFrameType
 from .keys import KeyPair
@@ -43,7 +42,6 @@ from .parent_memory import ADDRESS_BYTES, ParentMemory
 from .spec import RemoteWorkerSpec
 from .task_messages import TaskMaker
 from .traces import LinkTrace
-from .windows import CHUNK
 
 log = logging.getLogger("simpler_ref")
 
@@ -219,32 +217,11 @@ class Link(WorkerKind):
         if isinstance(target, bytes):
             one = pickle.loads(target)
         if self.number in one.workers:
-            with self._staged(one) as command:
-                self._ask(ControlName.PREPARE_REGISTER_CALLABLE, command)
+            self._ask(ControlName.PREPARE_REGISTER_CALLABLE, one.command)
             (self.runs.lists if one.is_list else self.runs.known).add(one.digest)
             if self._starting:
                 self._commit(one)
         return one
-
-    @contextmanager
-    def _staged(self, one: callables.Registration) -> Iterator[bytes]:
-        """Yield the command that registers a callable, whose blob may be in a buffer there till then."""
-        if not one.blob:
-            yield one.command
-            return
-        size = len(one.blob)
-        token = self._ask(
-            ControlName.ALLOC_REMOTE_BUFFER, buffers.ALLOC.encode(buffers.AllocRequest(size))
-        )
-        identity = astuple(buffers.IDENTITY.decode(token))
-        try:
-            for at in range(0, size, CHUNK):
-                data = one.blob[at : at + CHUNK]
-                payload = buffers.copy_parts(identity, at, len(data), data)
-                self._ask(ControlName.COPY_TO_REMOTE, payload)
-            yield one.naming(token)
-        finally:
-            self._ask(ControlName.FREE_REMOTE_BUFFER, token)
 
     def _commit(self, one: callables.Registration) -> None:
         if self.number in one.workers:
@@ -319,10 +296,10 @@ class Link(WorkerKind):
 
     def _where_it_is_reached(self, raw: bytes) -> bytes:
         """Return an export with the address at which others reach the session, which may not know it."""
-        found = buffers.decode_export_buffer_result(raw)
+        found = tasks.decode_export_buffer_result(raw)
         about = {
             **json.loads(found.transport_descriptor),
             "address": self.frames.place.announcement.tensors,
         }
         described = json.dumps(about).encode()
-        return buffers.encode_export_buffer_result(replace(found, transport_descriptor=described))
+        return tasks.encode_export_buffer_result(replace(found, transport_descriptor=described))

@@ -39,12 +39,12 @@ from .copies import MOST_DROPPED, ComingCopy, CopiedTensor, window_key
 from .directory import Plan
 from .fail_points import fail_point
 from .frames import ControlName, OwnFrameType
-from .layouts import copied_layout, is_whole, layout_of, layout_text
 from .limits import MOST_INLINE
 from .link_frames import LinkFrames
 from .link_tasks import LinkTask, TaskReader
 from .parent_memory import Missing, ParentMemory
 from .spec import RemoteWorkerSpec
+from .tasks import copied_layout, is_whole, layout_of, layout_text
 from .windows import Span, new_key
 
 MOST_KEPT = 256 << 20

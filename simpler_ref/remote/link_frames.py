@@ -27,11 +27,11 @@ from . import frames as protocol
 from . import limits
 from .connection import Order, has_message, prepare, zmq
 from .fail_points import fail_point
+from .fleets import Manifest
 from .keys import KeyPair, new_pair, secure_client
-from .manifest import Manifest
-from .records import Note, frame_word, moved_word
 from .session_frames import profile
 from .spec import RemoteWorkerSpec
+from .traces import Note, frame_word, moved_word
 from .waiting_thread import WaitingThread
 
 LOST = 75

@@ -27,7 +27,6 @@ import threading
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise, zip_longest
 from types import SimpleNamespace
@@ -89,8 +88,7 @@ Tag = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class ListUse:
+class ListUse(NamedTuple):
     """What a task does with a tensor; `form` has no address, `layout` is as in a TASK."""
 
     tensor: Uint32
@@ -109,8 +107,7 @@ class ListUse:
         return self.tag in WRITES
 
 
-@dataclass(frozen=True)
-class ListScalar:
+class ListScalar(NamedTuple):
     """A scalar: its word and kind, or which one of the replay's it is, plus one."""
 
     word: Uint64
@@ -130,8 +127,7 @@ class ListGet(NamedTuple):
         return window_key(key, self.tensor << 32 | self.after)
 
 
-@dataclass(frozen=True)
-class ListTask:
+class ListTask(NamedTuple):
     """A task, and what it gets before it begins; `callable` is its place among the list's."""
 
     callable: Uint32
@@ -142,16 +138,14 @@ class ListTask:
     gets: Annotated[Sequence[ListGet], many(Message("LIST.gets", ListGet), MAX_TENSORS)] = ()
 
 
-@dataclass(frozen=True)
-class ListPart:
+class ListPart(NamedTuple):
     """What one endpoint runs; `tensors` are the numbers of its task's."""
 
     tensors: Annotated[Sequence[int], many(U32, MAX_TENSORS)]
     tasks: Annotated[Sequence[ListTask], many(Message("LIST.tasks", ListTask), MOST_TASKS)]
 
 
-@dataclass(frozen=True)
-class TaskList:
+class TaskList(NamedTuple):
     """The tasks of a graph, by the digests of their callables, and the bytes of its tensors."""
 
     callables: Annotated[Sequence[bytes], many(exactly(CALLABLE_HASH_DIGEST_BYTES), MOST_TASKS)]

@@ -1,34 +1,244 @@
-"""The memory of endpoints, as the program uses it: buffers, copies, exports and imports.
+"""Memory of endpoints, as a program names and uses it: buffers, tensors in them, exports and imports.
 
-Rule     REMOTE-MEM-1, REMOTE-MEM-2, REMOTE-MEM-3, REMOTE-MEM-5
+Rule     REMOTE-ARGS-1, REMOTE-ARGS-4, REMOTE-MEM-1, REMOTE-MEM-2, REMOTE-MEM-3, REMOTE-MEM-5
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
 import pickle
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ..jit import layout as L
-from ..model.tensor import REMOTE_FIRST, REMOTE_LAST
+from ..model.arguments import TaskArgs
+from ..model.enums import DataType, TensorArgType, any_dtype, find_dtype
+from ..model.tensor import REMOTE_FIRST, REMOTE_LAST, RemoteTensor
 from ..system.regions import has_memory
-from ..system.values import whole
-from ..workers.life import Life
-from . import buffers, references
+from ..system.values import sizes, whole
+from . import limits, tasks
 from .frames import ControlName
-from .limits import SESSION
-from .link import Link
+
+if TYPE_CHECKING:
+    from ..workers.life import Life
+    from .link import Link
 
 MOST_BYTES = 1 << 40
 _PAGE = 4096
 PART = 1 << 20
 """The most bytes that the program copies at once: requests of others wait that long."""
+ACCESS = {
+    "read": limits.REMOTE_BUFFER_ACCESS_READ,
+    "write": limits.REMOTE_BUFFER_ACCESS_WRITE,
+    "readwrite": limits.REMOTE_BUFFER_ACCESS_READ_WRITE,
+}
 
 
+def access_of(access: str | int) -> int:
+    """Return the number of an access; `ValueError` if it is none."""
+    for name, number in ACCESS.items():
+        if access in (name, number):
+            return number
+    raise ValueError(f"access={access!r}: it is one of {', '.join(map(repr, ACCESS))}")
+
+
+def access_name(number: int) -> str:
+    """Return the name of an access."""
+    return next(name for name, one in ACCESS.items() if one == number)
+
+
+@dataclass(eq=False, repr=False, slots=True)
+class RemoteBufferHandle:
+    """A buffer in an endpoint's memory, or a part of one that was imported; `Worker.remote_malloc` and
+    `Worker.remote_import` return it.
+
+    Attributes
+    ----------
+    worker : int
+        The endpoint whose tasks can use it.
+    owner : int
+        The endpoint that has the memory; another one if it is an import.
+    buffer_id, generation : int
+        Its identity at the owner. The generation is unlike that of any other buffer.
+    offset, nbytes : int
+        Which bytes of it.
+    access : int
+        1 to read, 2 to write, 3 for both.
+    import_id : int
+        0 for the owner's own.
+    is_live : bool
+        It was neither freed nor released, and its endpoint has not been lost.
+    """
+
+    worker: int
+    owner: int
+    buffer_id: int
+    generation: int
+    nbytes: int
+    address: int
+    session: int
+    offset: int = 0
+    access: int = limits.REMOTE_BUFFER_ACCESS_READ_WRITE
+    import_id: int = 0
+    is_live: bool = True
+
+    @property
+    def identity(self) -> tuple[int, int, int]:
+        """The buffer, as messages name it: its owner, its number there, its generation."""
+        return self.owner, self.buffer_id, self.generation
+
+    def require_within(self, offset: int, nbytes: int) -> None:
+        """Refuse bytes that are not all in it."""
+        if offset < 0 or nbytes < 0 or offset + nbytes > self.nbytes:
+            raise ValueError(f"{nbytes} bytes from offset {offset} are not all in {self!r}")
+
+    def __repr__(self) -> str:
+        kind = f"imported by endpoint {self.worker}, " if self.import_id else ""
+        state = "" if self.is_live else ", no longer live"
+        return (
+            f"<RemoteBufferHandle of {self.nbytes} bytes, {kind}endpoint {self.owner}, buffer "
+            f"{self.buffer_id}, generation {self.generation}{state}>"
+        )
+
+
+@dataclass(eq=False, repr=False, slots=True)
+class RemoteBufferExport:
+    """A part of a buffer that other endpoints may import; `Worker.remote_export` returns it."""
+
+    handle: RemoteBufferHandle
+    result: tasks.ExportBufferResult
+
+    def __repr__(self) -> str:
+        return f"<RemoteBufferExport of {self.result.nbytes} bytes of {self.handle!r}>"
+
+
+class RemoteTensorRef(RemoteTensor):
+    """A tensor in an endpoint's memory, for the arguments of its tasks.
+
+    Parameters
+    ----------
+    handle : RemoteBufferHandle
+        The buffer.
+    offset : int
+        Bytes from the begin of what the handle stands for.
+    shape : Sequence[int]
+        The dimensions, at most five.
+    dtype : DataType or numpy.dtype
+        One of `DataType`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        No handle of a live buffer; the tensor is not all in it; no element type of `DataType`.
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        handle: RemoteBufferHandle,
+        offset: int = 0,
+        shape: Sequence[int] | int | None = None,
+        dtype: Any = DataType.UINT8,
+    ) -> None:
+        if not isinstance(handle, RemoteBufferHandle):
+            raise TypeError(
+                f"a RemoteTensorRef needs a handle from Worker.remote_malloc or remote_import, not "
+                f"{type(handle).__name__}"
+            )
+        require_live(handle)
+        kind = _element(dtype)
+        at = whole("offset", offset, 0, handle.nbytes)
+        dims = _sizes(shape, (handle.nbytes - at) // L.DTYPE_SIZES[kind])
+        handle.require_within(at, math.prod(dims) * L.DTYPE_SIZES[kind])
+        super().__init__(handle.address + at, dims, kind, keep=handle)
+
+    @classmethod
+    def host_inline(
+        cls, data: Any, shape: Sequence[int] | int | None = None, dtype: Any = None
+    ) -> RemoteTensor:
+        """Return a tensor whose bytes travel with the task, which can only read it.
+
+        Parameters
+        ----------
+        data : bytes or numpy.ndarray
+            The bytes, at most 1 MiB for all tensors of a task; copied at once.
+        shape : Sequence[int], optional
+            The dimensions; of an array its own, else one dimension of all elements.
+        dtype : DataType or numpy.dtype, optional
+            One of `DataType`; of an array its own, else UINT8.
+        """
+        if isinstance(data, np.ndarray):
+            shape = data.shape if shape is None else shape
+            dtype = data.dtype if dtype is None else dtype
+            data = np.ascontiguousarray(data).tobytes()
+        try:
+            octets = bytes(memoryview(data))
+        except TypeError:
+            raise TypeError(
+                f"host_inline needs bytes or an array, not {type(data).__name__}"
+            ) from None
+        if len(octets) > limits.MAX_INLINE_PAYLOAD_BYTES:
+            raise ValueError(
+                f"{len(octets)} bytes do not travel with a task, at most "
+                f"{limits.MAX_INLINE_PAYLOAD_BYTES} do: use remote_malloc and remote_copy_to"
+            )
+        kind = _element(DataType.UINT8 if dtype is None else dtype)
+        size = L.DTYPE_SIZES[kind]
+        dims = _sizes(shape, len(octets) // size)
+        if math.prod(dims) * size != len(octets):
+            raise ValueError(f"{len(octets)} bytes are no {kind.name} tensor of shape {dims}")
+        return RemoteTensor(0, dims, kind, keep=octets)
+
+
+def _sizes(shape: Sequence[int] | int | None, default: int) -> tuple[int, ...]:
+    """Return the dimensions; by default one of so many elements."""
+    if shape is None:
+        return (default,)
+    found = sizes(shape)
+    if any(one < 0 for one in found):
+        raise ValueError(f"shape={shape!r} has a dimension below 0")
+    return found
+
+
+def _element(dtype: Any) -> DataType:
+    kind = find_dtype(dtype)
+    if kind is None:
+        raise TypeError(
+            f"{any_dtype(dtype)} is no element type that messages have: describe its bytes as UINT8"
+        )
+    return kind
+
+
+def require_live(handle: RemoteBufferHandle) -> None:
+    """Refuse a buffer that is gone."""
+    if not handle.is_live:
+        raise ValueError(f"{handle!r}: it was freed or released, or its endpoint was lost")
+
+
+class RemoteTaskArgs(TaskArgs):
+    """Arguments for a task of an endpoint: a `TaskArgs` that takes what an endpoint can reach."""
+
+    __slots__ = ()
+
+    def add_tensor(self, tensor: Any, tag: TensorArgType = TensorArgType.INPUT) -> None:
+        """Append a `RemoteTensorRef`; see `TaskArgs.add_tensor`."""
+        if not isinstance(tensor, RemoteTensor):
+            raise TypeError(
+                f"an endpoint does not see {type(tensor).__name__} of this machine: give a "
+                "RemoteTensorRef, or RemoteTensorRef.host_inline for few bytes"
+            )
+        super().add_tensor(tensor, tag)
+
+
+# ---------------------------------------------------------------- the buffers of a Worker
 class EndpointMemory:
-    """Buffers of endpoints, by handles.
+    """Buffers of endpoints, by handles, as `RemoteMethods` uses them.
 
     `find` returns the link of an endpoint.
     """
@@ -39,36 +249,21 @@ class EndpointMemory:
         self._held: Counter[int] = Counter()
         """By session in which this Worker has had memory: the bytes that were allocated there."""
 
-    def require_current(self, handle: references.RemoteBufferHandle, link: Link) -> None:
+    def require_current(self, handle: RemoteBufferHandle, link: Link) -> None:
         """Refuse memory of a session that is over, or another Worker's."""
-        references.require_live(handle)
+        require_live(handle)
         if handle.session not in self._held:
             raise ValueError(f"{handle!r} is another Worker's: use it with the one that it is from")
-        if handle.session != int(link.words[SESSION]):
+        if handle.session != int(link.words[limits.SESSION]):
             handle.is_live = False
-            references.require_live(handle)
-
-    def malloc(self, worker: int, nbytes: int) -> references.RemoteBufferHandle:
-        """Allocate memory of an endpoint; see `Worker.remote_malloc`."""
-        link = self._link(worker)
-        size = whole("nbytes", nbytes, 1, MOST_BYTES)
-        base = self._take_addresses(size)
-        payload = buffers.ALLOC.encode(buffers.AllocRequest(size))
-        made = buffers.IDENTITY.decode(
-            self._ask(link, ControlName.ALLOC_REMOTE_BUFFER, payload, base)
-        )
-        session = int(link.words[SESSION])
-        self._held[session] += size
-        return references.RemoteBufferHandle(
-            *(link.number, made.owner_endpoint_id, made.buffer_id, made.generation),
-            *(0, size, base, session),
-        )
+            require_live(handle)
 
     def held_by(self, session: int) -> int:
         """Return how many bytes a program has allocated in a session."""
         return self._held[session]
 
-    def _take_addresses(self, nbytes: int) -> int:
+    def take_addresses(self, nbytes: int) -> int:
+        """Return the first of addresses for memory of an endpoint."""
         base = self._addresses
         self._addresses += (nbytes // _PAGE + 2) * _PAGE  # with a gap before the next
         if self._addresses >= REMOTE_LAST:
@@ -77,112 +272,26 @@ class EndpointMemory:
             )
         return base
 
-    def free(self, handle: references.RemoteBufferHandle) -> None:
-        """Free memory of an endpoint; see `Worker.remote_free`."""
-        link = self._own(handle, "remote_free", own=True)
-        payload = buffers.IDENTITY.encode(buffers.BufferIdentity(*handle.identity))
-        self._ask(link, ControlName.FREE_REMOTE_BUFFER, payload, handle.address)
+    def handle(
+        self, link: Link, made: Any, nbytes: int, base: int, **more: int
+    ) -> RemoteBufferHandle:
+        """Return a handle of memory that an endpoint has allocated, or imported."""
+        session = int(link.words[limits.SESSION])
+        self._held[session] += 0 if more else nbytes
+        return RemoteBufferHandle(
+            *(link.number, made.owner_endpoint_id, made.buffer_id, made.generation),
+            *(nbytes, base, session),
+            **more,  # type: ignore[arg-type]
+        )
+
+    def free(self, handle: RemoteBufferHandle) -> None:
+        """Note that memory was freed."""
         self._held[handle.session] -= handle.nbytes
         handle.is_live = False
 
-    def copy_to(
-        self, handle: references.RemoteBufferHandle, host_ptr: int, nbytes: int, offset: int
-    ) -> None:
-        """Copy memory of this process to an endpoint, in parts; see `Worker.remote_copy_to`."""
-        link = self._copyable(handle, host_ptr, nbytes, offset, "remote_copy_to")
-        for at in range(0, nbytes, PART):
-            data = ctypes.string_at(host_ptr + at, min(PART, nbytes - at))
-            payload = buffers.copy_parts(handle.identity, offset + at, len(data), data)
-            self._ask(link, ControlName.COPY_TO_REMOTE, payload)
-
-    def copy_from(
-        self, handle: references.RemoteBufferHandle, host_ptr: int, nbytes: int, offset: int
-    ) -> None:
-        """Copy memory of an endpoint to this process, in parts; see `Worker.remote_copy_from`."""
-        link = self._copyable(handle, host_ptr, nbytes, offset, "remote_copy_from")
-        for at in range(0, nbytes, PART):
-            size = min(PART, nbytes - at)
-            payload = buffers.copy_parts(handle.identity, offset + at, size)
-            data = self._ask(link, ControlName.COPY_FROM_REMOTE, payload)
-            ctypes.memmove(host_ptr + at, data, size)
-
-    def _copyable(self, handle: Any, host_ptr: Any, nbytes: Any, offset: Any, what: str) -> Link:
-        link = self._own(handle, what, own=True)
-        whole("host_ptr", host_ptr, 1, (1 << 64) - 1)
-        handle.require_within(
-            whole("offset", offset, 0, MOST_BYTES), whole("nbytes", nbytes, 0, MOST_BYTES)
-        )
-        self._life.live()
-        if not has_memory(host_ptr, nbytes):
-            raise ValueError(
-                f"host_ptr={host_ptr:#x}: this process has no {nbytes} bytes there; an array's address "
-                "is array.ctypes.data"
-            )
-        return link
-
-    def export(
-        self,
-        handle: references.RemoteBufferHandle,
-        offset: int,
-        nbytes: int | None,
-        access: str | int,
-        transport_profile: str,
-    ) -> references.RemoteBufferExport:
-        """Let other endpoints import a part of a buffer; see `Worker.remote_export`."""
-        link = self._own(handle, "remote_export", own=True)
-        at = whole("offset", offset, 0, MOST_BYTES)
-        if at >= handle.nbytes:
-            raise ValueError(f"offset={at} is not in {handle!r}: give one below {handle.nbytes}")
-        size = handle.nbytes - at if nbytes is None else whole("nbytes", nbytes, 1, MOST_BYTES)
-        handle.require_within(at, size)
-        request = buffers.ExportBufferRequest(
-            *(*handle.identity, at, size, references.access_of(access), transport_profile)
-        )
-        payload = buffers.encode_export_buffer_request(request)
-        raw = self._ask(link, ControlName.EXPORT_BUFFER, payload)
-        return references.RemoteBufferExport(handle, buffers.decode_export_buffer_result(raw))
-
-    def take(
-        self, exported: references.RemoteBufferExport, worker: int, access: str | int | None
-    ) -> references.RemoteBufferHandle:
-        """Import what another endpoint has exported; see `Worker.remote_import`."""
-        if not isinstance(exported, references.RemoteBufferExport):
-            raise TypeError(
-                f"remote_import expects what remote_export has returned, not {type(exported).__name__}"
-            )
-        link, owner, found = self._link(worker), exported.handle, exported.result
-        self.require_current(owner, self._link(owner.worker))
-        if link.number == owner.worker:
-            raise ValueError(f"endpoint {worker} has that memory itself: use its own handle")
-        rights = found.access_flags if access is None else references.access_of(access)
-        if rights & ~found.access_flags:
-            raise ValueError(
-                f"access={access!r} is more than was exported, "
-                f"{references.access_name(found.access_flags)!r}: export it with that access, or leave "
-                "access= out"
-            )
-        request = buffers.ImportBufferRequest(link.number, rights, found)
-        base = owner.address + found.offset
-        payload = buffers.encode_import_buffer_request(request)
-        raw = self._ask(link, ControlName.IMPORT_BUFFER, payload, base)
-        made = buffers.decode_import_buffer_result(raw)
-        session = int(link.words[SESSION])
-        self._held[session] += 0
-        return references.RemoteBufferHandle(
-            *(link.number, made.owner_endpoint_id, made.buffer_id, made.generation),
-            *(made.offset, made.nbytes, base, session, made.access_flags, made.import_id),
-        )
-
-    def release(self, handle: references.RemoteBufferHandle) -> None:
-        """Forget what was imported; see `Worker.remote_release_import`."""
-        link = self._own(handle, "remote_release_import", own=False)
-        request = buffers.ReleaseImportRequest(link.number, *handle.identity, handle.import_id)
-        payload = buffers.encode_release_import_request(request)
-        self._ask(link, ControlName.RELEASE_IMPORT, payload, handle.address)
-        handle.is_live = False
-
-    def _own(self, handle: Any, what: str, own: bool) -> Link:
-        if not isinstance(handle, references.RemoteBufferHandle):
+    def own(self, handle: Any, what: str, own: bool = True) -> Link:
+        """Return the link of a buffer that its owner has, or of an import; refuse anything else."""
+        if not isinstance(handle, RemoteBufferHandle):
             raise TypeError(
                 f"{what} expects a handle from Worker.{'remote_malloc' if own else 'remote_import'}, not "
                 f"{type(handle).__name__}"
@@ -196,6 +305,30 @@ class EndpointMemory:
         self.require_current(handle, link)
         return link
 
-    def _ask(self, link: Link, name: ControlName, payload: bytes, base: int = 0) -> bytes:
-        raw = pickle.dumps(buffers.Request(name, payload, base))
+    def ask(self, link: Link, name: ControlName, payload: bytes, base: int = 0) -> bytes:
+        """Have an endpoint carry a request out, and return the result."""
+        raw = pickle.dumps(tasks.Request(name, payload, base))
         return self._life.running_manager().exchange(link.number, L.LINK_ASK, raw)
+
+    def copy(
+        self, handle: RemoteBufferHandle, host_ptr: int, nbytes: int, offset: int, to: bool
+    ) -> None:
+        """Copy memory of this process to an endpoint, or from there, in parts."""
+        link = self.own(handle, "remote_copy_to" if to else "remote_copy_from")
+        whole("host_ptr", host_ptr, 1, (1 << 64) - 1)
+        handle.require_within(
+            whole("offset", offset, 0, MOST_BYTES), whole("nbytes", nbytes, 0, MOST_BYTES)
+        )
+        self._life.live()
+        if not has_memory(host_ptr, nbytes):
+            raise ValueError(
+                f"host_ptr={host_ptr:#x}: this process has no {nbytes} bytes there; an array's address "
+                "is array.ctypes.data"
+            )
+        name = ControlName.COPY_TO_REMOTE if to else ControlName.COPY_FROM_REMOTE
+        for at in range(0, nbytes, PART):
+            size = min(PART, nbytes - at)
+            data = ctypes.string_at(host_ptr + at, size) if to else b""
+            came = self.ask(link, name, tasks.copy_parts(handle.identity, offset + at, size, data))
+            if not to:
+                ctypes.memmove(host_ptr + at, came, size)

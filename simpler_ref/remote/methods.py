@@ -9,12 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..model.visibility import make_tensor
+from ..system.values import whole
+from . import tasks
+from .frames import ControlName
+from .memory import MOST_BYTES, RemoteBufferExport, RemoteBufferHandle, access_name, access_of
+from .spec import RemoteWorkerSpec
 
 if TYPE_CHECKING:
     from ..workers.life import Life
     from .endpoints import Endpoints
-    from .references import RemoteBufferExport, RemoteBufferHandle
-    from .spec import RemoteWorkerSpec
 
 
 class RemoteMethods:
@@ -40,9 +43,8 @@ class RemoteMethods:
             pyzmq is not installed.
         """
         from .endpoints import Endpoints
-        from .spec import RemoteWorkerSpec as Spec
 
-        if not isinstance(spec, Spec):
+        if not isinstance(spec, RemoteWorkerSpec):
             raise TypeError(
                 f"add_remote_worker expects a RemoteWorkerSpec, got {type(spec).__name__}"
             )
@@ -112,11 +114,21 @@ class RemoteMethods:
         WorkerLostError
             It is lost; the next run starts it anew.
         """
-        return self._endpoints().memory.malloc(worker, nbytes)
+        endpoints = self._endpoints()
+        memory, link = endpoints.memory, endpoints.link(worker)
+        size = whole("nbytes", nbytes, 1, MOST_BYTES)
+        base = memory.take_addresses(size)
+        payload = tasks.ALLOC.encode(tasks.AllocRequest(size))
+        raw = memory.ask(link, ControlName.ALLOC_REMOTE_BUFFER, payload, base)
+        return memory.handle(link, tasks.IDENTITY.decode(raw), size, base)
 
     def remote_free(self, handle: RemoteBufferHandle) -> None:
         """Free memory of an endpoint, and end its exports; see `remote_malloc`."""
-        self._endpoints().memory.free(handle)
+        memory = self._endpoints().memory
+        link = memory.own(handle, "remote_free")
+        payload = tasks.IDENTITY.encode(tasks.BufferIdentity(*handle.identity))
+        memory.ask(link, ControlName.FREE_REMOTE_BUFFER, payload, handle.address)
+        memory.free(handle)
 
     def remote_copy_to(
         self, handle: RemoteBufferHandle, host_ptr: int, nbytes: int, *, offset: int = 0
@@ -141,13 +153,13 @@ class RemoteMethods:
         ControlError, WorkerLostError
             See `remote_malloc`.
         """
-        self._endpoints().memory.copy_to(handle, host_ptr, nbytes, offset)
+        self._endpoints().memory.copy(handle, host_ptr, nbytes, offset, True)
 
     def remote_copy_from(
         self, handle: RemoteBufferHandle, host_ptr: int, nbytes: int, *, offset: int = 0
     ) -> None:
         """Copy memory of an endpoint to this process's; see `remote_copy_to`."""
-        self._endpoints().memory.copy_from(handle, host_ptr, nbytes, offset)
+        self._endpoints().memory.copy(handle, host_ptr, nbytes, offset, False)
 
     def remote_export(
         self,
@@ -171,7 +183,17 @@ class RemoteMethods:
         transport_profile : str
             How it is reached; empty: as this package does it.
         """
-        return self._endpoints().memory.export(handle, offset, nbytes, access, transport_profile)
+        memory = self._endpoints().memory
+        link = memory.own(handle, "remote_export")
+        at = whole("offset", offset, 0, MOST_BYTES)
+        if at >= handle.nbytes:
+            raise ValueError(f"offset={at} is not in {handle!r}: give one below {handle.nbytes}")
+        size = handle.nbytes - at if nbytes is None else whole("nbytes", nbytes, 1, MOST_BYTES)
+        handle.require_within(at, size)
+        part = *handle.identity, at, size, access_of(access), transport_profile
+        payload = tasks.encode_export_buffer_request(tasks.ExportBufferRequest(*part))
+        raw = memory.ask(link, ControlName.EXPORT_BUFFER, payload)
+        return RemoteBufferExport(handle, tasks.decode_export_buffer_result(raw))
 
     def remote_import(
         self,
@@ -195,11 +217,37 @@ class RemoteMethods:
         access : str, optional
             As in `remote_export`; None: what was exported.
         """
-        return self._endpoints().memory.take(exported, worker, access)
+        if not isinstance(exported, RemoteBufferExport):
+            raise TypeError(
+                f"remote_import expects what remote_export has returned, not {type(exported).__name__}"
+            )
+        endpoints, owner, found = self._endpoints(), exported.handle, exported.result
+        memory, link = endpoints.memory, endpoints.link(worker)
+        memory.require_current(owner, endpoints.link(owner.worker))
+        if link.number == owner.worker:
+            raise ValueError(f"endpoint {worker} has that memory itself: use its own handle")
+        rights = found.access_flags if access is None else access_of(access)
+        if rights & ~found.access_flags:
+            raise ValueError(
+                f"access={access!r} is more than was exported, {access_name(found.access_flags)!r}: "
+                "export it with that access, or leave access= out"
+            )
+        request = tasks.ImportBufferRequest(link.number, rights, found)
+        base, payload = owner.address + found.offset, tasks.encode_import_buffer_request(request)
+        made = tasks.decode_import_buffer_result(
+            memory.ask(link, ControlName.IMPORT_BUFFER, payload, base)
+        )
+        more = {"offset": made.offset, "access": made.access_flags, "import_id": made.import_id}
+        return memory.handle(link, made, made.nbytes, base, **more)
 
     def remote_release_import(self, handle: RemoteBufferHandle) -> None:
         """Give an import back; the buffer stays."""
-        self._endpoints().memory.release(handle)
+        memory = self._endpoints().memory
+        link = memory.own(handle, "remote_release_import", own=False)
+        request = tasks.ReleaseImportRequest(link.number, *handle.identity, handle.import_id)
+        payload = tasks.encode_release_import_request(request)
+        memory.ask(link, ControlName.RELEASE_IMPORT, payload, handle.address)
+        handle.is_live = False
 
     def endpoints(self) -> list[dict[str, Any]]:
         """Return what is known of each endpoint: where, whether it is alive, what was counted.
@@ -211,7 +259,7 @@ class RemoteMethods:
             start and while a lost session is replaced), tasks, frames and bytes in both directions, signs
             of life, round trip and clock offset (theirs minus ours) in ns.
         """
-        return self._endpoints().counters() if self._life.endpoints.have_tensors else []
+        return self._endpoints().counters() if self._life.endpoints.are_there else []
 
     def transfers(self) -> list[dict[str, Any]]:
         """Return what the session of each endpoint has moved, and holds.
@@ -227,7 +275,7 @@ class RemoteMethods:
             and ``value_bytes`` that it keeps, how often a call found one there (``values_hits``), how
             many were ``values_stored`` from here and how many were given up (``values_dropped``).
         """
-        return self._endpoints().transfers() if self._life.endpoints.have_tensors else []
+        return self._endpoints().transfers() if self._life.endpoints.are_there else []
 
     def renew(self, array: Any) -> None:
         """Take the memory of an array as it is, after a run has lost what an endpoint had made of it.

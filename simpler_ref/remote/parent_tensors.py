@@ -1,6 +1,13 @@
-"""The parent's tensors in a run: what comes home at its end, and what was lost with an endpoint.
+"""The parent's tensors in a run: what comes home at its end, what was lost with an endpoint, and how an
+orchestrator has tasks run again after a loss, and goes on.
 
-Rule     REMOTE-LINK-12, REMOTE-COPY-5, REMOTE-COPY-8
+For that it keeps the tasks since all tensors were last at home, and what this machine's memory had then.
+After a loss that memory gets it back, all copies are forgotten, and the tasks are submitted once more, in
+their order. So nobody has to know who had which version, and a loss costs what was done since then, which
+`drain` bounds.
+
+Rule     REMOTE-LINK-12, REMOTE-COPY-5, REMOTE-COPY-8, REMOTE-RETRY-1, REMOTE-RETRY-2, REMOTE-RETRY-3,
+         REMOTE-RETRY-4
 """
 
 from __future__ import annotations
@@ -8,24 +15,29 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import NamedTuple
+from ctypes import memmove, string_at
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import ControlError, RemoteError, WorkerLostError, tell
+from ..callables.identity import CallableHandle
+from ..errors import ControlError, RemoteError, TaskError, WorkerLostError, tell
+from ..jit import layout as L
+from ..model.arguments import TaskArgs
+from ..model.wire import TAG_AT, RemoteWire, replaced
 from ..system.types import Array, address_of
 from ..workers.life import Life
-from .directory import HOME, Directory, Held, Use
+from .directory import HOME, Directory, Held, Use, uses_of
 from .parent_memory import Brought, Homing
-from .recovery import Recovery
 
 log = logging.getLogger("simpler_ref")
 
 LEAST_AT_ONCE = 1 << 20
 """From how many bytes on several endpoints send what they have at the same time."""
+Submit = Callable[[list[TaskArgs], list[int]], None]
 
 
 class LostTensor(NamedTuple):
@@ -52,8 +64,6 @@ def _name(start: int, nbytes: int) -> str:
 class ParentTensors:
     """The tensors of this machine of which endpoints have copies.
 
-    `bring` has an endpoint send some of them, and returns what became of each.
-
     Attributes
     ----------
     directory : Directory
@@ -62,16 +72,16 @@ class ParentTensors:
         Counts runs, and drains: endpoints forget copies of an earlier one.
     """
 
-    def __init__(self, life: Life, bring: Callable[[int, Sequence[Homing]], bytes]) -> None:
-        self._life, self._bring = life, bring
-        self.directory = Directory()
+    def __init__(self, life: Life, endpoints: Any) -> None:
+        self._life, self._bring = life, endpoints.bring
+        self.directory = Directory(endpoints.links)
         self.run_number = 1
-        self.recovery: Recovery | None = None
+        self.recovery = Recovery(endpoints, life.options.retries)
         """The tasks that may run again."""
         self.owed: list[tuple[int, int]] = []
         """Spans whose newest version is lost unless tasks make it again."""
         self._kept: list[Array] = []
-        """Memory that only this run has, beside rings."""
+        """Memory with what goes beside the tasks of this run."""
         self.lost: list[LostTensor] = []
         """Those that were not written since."""
 
@@ -79,18 +89,20 @@ class ParentTensors:
         """Begin with none, should the end of the last run have been cut short."""
         self.forget()
         self._kept.clear()
+        self.directory.empty_queues()
 
-    def keep(self, nbytes: int) -> Array:
-        """Return memory that stays until the next run."""
-        self._kept.append(self._life.live().arena.empty((max(1, nbytes),), np.uint8))
-        return self._kept[-1]
+    def keep(self, raw: bytes) -> int:
+        """Return the address of bytes that stay until the next run."""
+        memory = self._life.live().arena.empty((max(1, len(raw)),), np.uint8)
+        memory[: len(raw)] = np.frombuffer(raw, np.uint8)
+        self._kept.append(memory)
+        return address_of(memory)
 
     def forget(self) -> None:
         """Forget where tensors are: this machine's memory has them all."""
         self.directory.clear()
         self.run_number += 1
-        if self.recovery is not None:
-            self.recovery.clear()
+        self.recovery.clear()
 
     def bring_home(self) -> None:
         """Have this machine's memory be current, once all tasks have ended, and forget all copies."""
@@ -103,8 +115,7 @@ class ParentTensors:
         for held in self.directory:
             if not held.is_home:
                 wanted.setdefault(held.maker, []).append(held)
-                if self.recovery is not None:
-                    self.recovery.save_bytes(*held.span)
+                self.recovery.save_bytes(*held.span)
         total = sum(one.use.nbytes for several in wanted.values() for one in several)
         homings = [
             [Homing(one.key, 1, one.version, *one.span) for one in several]
@@ -182,12 +193,12 @@ class ParentTensors:
         log.warning("%s is lost: its newest version was only at an endpoint", _name(*span))
 
     def _forget_own(self) -> None:
-        """Forget tensors in memory of rings, and of the run: nobody can use them after it."""
+        """Forget tensors in memory of rings: nobody can use them after the run."""
         heap = self._life.live().engine.heap
-        for start, nbytes in [(address_of(one), one.nbytes) for one in (heap, *self._kept)]:
-            for held in self.directory.overlapping(start, nbytes):
-                self.directory.forget(held)
-            self.owed = [one for one in self.owed if not start <= one[0] < start + nbytes]
+        start, end = address_of(heap), address_of(heap) + heap.nbytes
+        for held in self.directory.overlapping(start, heap.nbytes):
+            self.directory.forget(held)
+        self.owed = [one for one in self.owed if not start <= one[0] < end]
 
     def _bring_newest(self, held: Held, failed: Collection[int]) -> bool:
         """Bring home the newest version that was made; return False if it is lost.
@@ -225,3 +236,225 @@ class ParentTensors:
     def forget_lost(self, address: int, nbytes: int) -> None:
         """Forget what was lost in memory that is given out anew."""
         self.lost = [lost for lost in self.lost if not lost.overlaps(address, nbytes)]
+
+
+# ---------------------------------------------------------------- tasks that run again
+class Gone(Exception):
+    """The tasks cannot run again."""
+
+
+class Logged(NamedTuple):
+    """A task, as it is submitted again."""
+
+    number: int
+    places: Sequence[int]
+    handle: CallableHandle
+    members: Sequence[TaskArgs]
+    submit: Submit
+
+
+class Recovery:
+    """The tasks since all tensors were last at home, which may run again `retries` times together.
+
+    All of it happens on the thread that submits; after a loss, while no task runs. Without retries it
+    keeps nothing.
+    """
+
+    _orch: Any
+    """The `PlacingOrchestrator` of the run."""
+
+    def __init__(self, endpoints: Any, retries: int) -> None:
+        self._endpoints, self.retries = endpoints, retries
+        self._losses = 0
+        """Those that were made good."""
+        self.clear()
+
+    def begin_run(self, orch: Any) -> None:
+        """Begin with no tasks."""
+        self._orch, self._losses = orch, self._endpoints.losses()
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin anew: all has ended well, and is at home."""
+        self.tasks: list[Logged] = []
+        self.moves: dict[int, int] = {}
+        """Tasks that bring a tensor home, and from which endpoint."""
+        self._again = 0
+        """How often they have run again."""
+        self.unclear = ""
+        """Why they cannot."""
+        self._saved: dict[tuple[int, int], bytes] = {}
+        """What there was before a task of this machine, or a tensor that came home, replaced it."""
+        self._ring = -1
+        """The deepest of the rings whose memory they use; those of deeper scopes have deeper ones."""
+
+    # ------------------------------------------------------------ memory
+    def save(self, uses: Iterable[Use]) -> None:
+        """Keep what a task of this machine will replace."""
+        for use in uses:
+            if use.writes and use.start:
+                self.save_bytes(*use.span)
+
+    def save_bytes(self, start: int, nbytes: int) -> None:
+        """Keep what memory has before something of this run is written there."""
+        if self.retries and nbytes and (start, nbytes) not in self._saved:
+            self._saved[start, nbytes] = string_at(start, nbytes)
+
+    def restore(self) -> None:
+        """Put back what memory had; of bytes that were saved twice, what was first."""
+        for (start, nbytes), raw in reversed(self._saved.items()):
+            memmove(start, raw, nbytes)
+
+    def end_scope(self, depth: int) -> None:
+        """Note that the scope of a depth ends: its memory may become another tensor's."""
+        if self._ring >= min(depth, self._orch._view.ring_count) - 1:
+            self.unclear = "they use memory of a scope that has ended: drain() before its end"
+
+    # ------------------------------------------------------------ what is submitted
+    def note_task(
+        self,
+        number: int,
+        members: Sequence[TaskArgs],
+        where: Sequence[int],
+        uses: Sequence[Sequence[Use]],
+        submit: Submit,
+    ) -> None:
+        """Note a task that was submitted."""
+        if not self.retries:
+            return
+        remote = [wire for one in members for wire in one._tensors if isinstance(wire, RemoteWire)]
+        if not all(wire.is_inline for wire in remote):
+            self.unclear = (
+                f"task {number} uses memory of an endpoint, which cannot be computed again"
+            )
+        orch = self._orch
+        heap = orch._engine.heap
+        for start in [use.start - address_of(heap) for its in uses for use in its]:
+            if 0 <= start < heap.nbytes:
+                self._ring = max(self._ring, start // orch._view.ring_bytes)
+        copies = [_copy(one) for one in members]
+        self.tasks.append(Logged(number, tuple(where), orch._handle, copies, submit))
+
+    # ------------------------------------------------------------ after a loss
+    def settle(self) -> None:
+        """Wait for all tasks, and have all tensors come home.
+
+        Rule     REMOTE-RETRY-1, REMOTE-COPY-5
+        """
+        orch = self._orch
+        while True:
+            orch._until_idle()
+            try:
+                if orch._view.has_failed:
+                    raise orch._task_error()
+                self._endpoints.tensors.bring_home()
+                return
+            except (TaskError, RemoteError, ControlError) as failure:
+                self.make_good(failure)
+
+    def make_good(self, failure: BaseException) -> None:
+        """Have tasks run again after the loss of an endpoint; raise the failure if that is impossible."""
+        if not self.retries:
+            raise failure
+        orch, endpoints = self._orch, self._endpoints
+        orch._until_idle()
+        try:
+            outcomes = self._require_loss()
+        except Gone as why:
+            if endpoints.lost() or endpoints.losses() > self._losses:
+                tell(failure, f"  the run cannot go on after the loss of an endpoint: {why}")
+            raise failure from None
+        self.restore()
+        tasks, again = self.tasks, self._again + 1
+        made = [task for task in tasks if task.number not in outcomes]
+        uses = [use for task in made for one in task.members for use in uses_of(one._tensors)]
+        endpoints.tensors.owed += [use.span for use in uses if use.writes and use.nbytes]
+        endpoints.tensors.forget()
+        self._again = again
+        orch._forgive()
+        endpoints.replace_lost()
+        self._losses = endpoints.losses()
+        log.warning("an endpoint was lost: %d tasks run again", len(tasks))
+        for task in tasks:
+            self._submit_again(task)
+
+    def _require_loss(self) -> dict[int, bool]:
+        """Return which tasks have failed, and whether each may have begun.
+
+        Raises
+        ------
+        Gone
+            That is not for the loss of an endpoint, or the tasks cannot run again.
+        """
+        endpoints = self._endpoints
+        outcomes: dict[int, bool] | None = self._orch._view.failed_tasks()
+        places = {number: [place] for number, place in self.moves.items()}
+        places |= {task.number: list(task.places) for task in self.tasks}
+        if outcomes is None or not outcomes.keys() <= places.keys():
+            raise Gone("a task has failed that is not known any more")
+        dead = endpoints.lost()
+        began = [places[number] for number, has_begun in outcomes.items() if has_begun]
+        others = [one for one in began if not {*one} & {*dead}]
+        if len(others) > endpoints.losses() - self._losses or [HOME] in [one[:1] for one in others]:
+            raise Gone("a task has failed by itself")
+        dead = dead or endpoints.lost(wait_for_one=True)
+        if not dead:
+            raise Gone("no endpoint is")
+        for worker in dead:
+            if not endpoints.has_all([worker]):
+                raise Gone(f"worker {worker} of this machine is lost, too")
+        if self.unclear:
+            raise Gone(self.unclear)
+        if self._again >= self.retries:
+            raise Gone(f"its tasks have run {self._again + 1} times")
+        return outcomes
+
+    def _submit_again(self, task: Logged) -> None:
+        """Submit a task again, at an endpoint that there is now."""
+        members = [_copy(args) for args in task.members]
+        orch = self._orch
+        orch._give_numbers([args._tensors for args in members])
+        orch._handle = task.handle
+        where = self.present(task.handle, task.places, members)
+        if where is not None:
+            orch._place_and_submit(members, where, task.submit)
+
+    def present(
+        self, handle: CallableHandle, places: Sequence[int], members: Sequence[TaskArgs]
+    ) -> list[int] | None:
+        """Return where a task runs: where it was to, or elsewhere if that endpoint is lost for good.
+
+        None: it was a replay, whose tasks are submitted one by one now.
+
+        Raises
+        ------
+        RuntimeError
+            There are too few endpoints for a group.
+
+        Notes
+        -----
+        Rule     REMOTE-RETRY-3
+        """
+        if places[0] == HOME:
+            return list(places)
+        endpoints = self._endpoints
+        alive = {*endpoints.present(handle)}.difference(endpoints.lost()) or {*places}
+        named = [one if one in alive else -1 for one in places]
+        if len(alive) >= len(places):
+            return list(endpoints.choose(handle, members, named, alive))
+        if one_by_one := self._orch.one_by_one:
+            self._orch.one_by_one = None
+            one_by_one()
+            return None
+        raise RuntimeError(f"too few endpoints are left for a group of {handle!r}")
+
+
+def _copy(args: TaskArgs) -> TaskArgs:
+    """Return arguments for memory that is there: those who have it as INOUT hold it."""
+    made = TaskArgs()
+    made._scalars = list(args._scalars)
+    made._tensors = [
+        replaced(wire, TAG_AT, bytes((L.INOUT,))) if wire[TAG_AT] == L.OUTPUT else wire
+        for wire in args._tensors
+    ]
+    return made

@@ -1,26 +1,38 @@
-"""The Orchestrator of a Worker with endpoints: tasks of endpoints may name memory of this machine.
+"""The Orchestrator of a Worker with endpoints, and the stream of its calls that go there.
 
-Before a task, it has those tensors come home that the task reads here and that an endpoint has written;
-with a task of an endpoint, it sends what the endpoint's link has to know of the copies there.
-
-Kernels carry the programs of recorded graphs out; but of the copies at endpoints Python keeps track. So
-each step of a graph that has tasks of endpoints is an op of its program with its tensors as recorded.
+Tasks of endpoints may name memory of this machine. Before a task, the Orchestrator has those tensors come
+home that the task reads here and that an endpoint has written. Each task or call is given to the link of
+the endpoint that is likely to begin it first, with what that has to know of the copies there. All else,
+hazards and futures above all, is as with workers of this machine.
 """
 
 from __future__ import annotations
 
+import pickle
+import time
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple
+from hashlib import sha256
+from itertools import cycle
+from typing import Any
 
-from ..callables.identity import CallableHandle, TargetNamespace
+import numpy as np
+
+from ..callables.identity import CallableHandle, CallableKind, TargetNamespace
 from ..callables.runnable import CompiledCallable
+from ..calls import outcomes
+from ..calls.call_errors import CallErrors
+from ..calls.forms import key_of
+from ..calls.futures import Future
+from ..calls.sending import Guards, How, Payload, guards_of_task, payload_of
+from ..calls.stream import Stream
+from ..calls.tasks import Task
 from ..engine.view import View
-from ..errors import TaskError
+from ..engine.view.blocks import data_of
+from ..errors import ControlError, TaskError, WorkerStartError, origin_of, tell
 from ..jit import layout as L
 from ..jit.kernel import INTERPRETED
-from ..jit.program import Patch, part_at
 from ..model.arguments import TaskArgs
-from ..model.scalars import WORD
+from ..model.scalars import INTEGER, WORD
 from ..model.tensor import RECORDED_FIRST, RECORDED_LAST, ContinuousTensor
 from ..model.visibility import require_visible
 from ..model.wire import (
@@ -28,80 +40,29 @@ from ..model.wire import (
     RIGHTS,
     SHAPE_AT,
     TAG_AT,
+    TENSOR_BYTES,
     DescribedWire,
+    Layout,
     RemoteWire,
     bytes_below,
     bytes_of,
     replaced,
+    span_of,
 )
 from ..orch.orchestrator import Handles, Orchestrator
 from ..orch.words import Configs, Pools
 from ..system.types import Array
 from ..workers.session import Session
+from .callables import Registration
 from .copies import is_of_loss
 from .directory import HOME, CopyPlan, Directory, Held, Placed, Plan, Use, require_apart, uses_of
 from .endpoints import Endpoints
-from .layouts import layout_text
-from .recovery import Submit
-
-_BITS = (1 << 64) - 1
-
-
-class SubmitStep(NamedTuple):
-    """A submit; see `ProgramWriter.submit`. Without members it is a task that is no group.
-
-    `members` has the counts of tensors and scalars of each member, and its worker plus one.
-    """
-
-    handle: CallableHandle
-    tensors: Sequence[bytes]
-    scalars: Sequence[bytes]
-    members: Sequence[tuple[int, int]]
-    patches: Sequence[Patch]
-    outputs: int
-
-    def arguments(self, variables: Sequence[int]) -> list[TaskArgs]:
-        """Return the arguments of each member, for these variables."""
-        parts = [*self.tensors, *self.scalars]
-        tensor, scalar = 0, len(self.tensors)
-        for one in self.patches:
-            which, octet = part_at(one.at, scalar)
-            value = variables[one.variable] + one.offset & _BITS
-            parts[which] = replaced(parts[which], octet, value.to_bytes(L.WORD, "little"))
-        made = []
-        whole = scalar | len(self.scalars) << L.HALF
-        for counts, _ in self.members or [(whole, 0)]:
-            args = TaskArgs()
-            args._tensors = parts[tensor : tensor + (counts & L.LOW_HALF)]
-            args._scalars = parts[scalar : scalar + (counts >> L.HALF)]
-            tensor, scalar = tensor + len(args._tensors), scalar + len(args._scalars)
-            made.append(args)
-        return made
-
-    def note_outputs(self, members: Sequence[TaskArgs], variables: list[int]) -> None:
-        """Store the addresses that the runtime has provided in the variables of their tensors."""
-        if self.outputs >= 0:
-            wires = [wire for one in members for wire in one._tensors]
-            for i, wire in enumerate(wires):
-                variables[self.outputs + i] = int.from_bytes(wire[:SHAPE_AT], "little")
+from .link_calls import Function
+from .parent_tensors import Submit
+from .tasks import copied_layout, is_whole, layout_of, layout_text
 
 
-class AllocStep(NamedTuple):
-    """A buffer, whose address is stored in a variable."""
-
-    tensor: ContinuousTensor
-    variable: int
-
-
-class ScopeStep(NamedTuple):
-    """The beginning of a scope, or its end."""
-
-    begins: bool
-
-
-Step = SubmitStep | AllocStep | ScopeStep
-
-
+# ---------------------------------------------------------------- runs
 def is_remote(handle: Any) -> bool:
     """Say whether a callable is for endpoints."""
     namespace: Any = getattr(handle, "_namespace", None)
@@ -209,11 +170,7 @@ class PlacingOrchestrator(Orchestrator):
     def __init__(self, session: Session, configs: Configs, endpoints: Endpoints) -> None:
         super().__init__(session, configs, EndpointPools(session.engine.view, endpoints))
         self._endpoints, self._tensors = endpoints, endpoints.tensors
-        self._recovery = endpoints.tensors.recovery
-
-    @property
-    def _directory(self) -> Directory:
-        return self._tensors.directory
+        self._recovery, self._directory = endpoints.tensors.recovery, endpoints.tensors.directory
 
     # ------------------------------------------------------------ submits
     def _guards(self, word: int) -> bool:
@@ -253,9 +210,6 @@ class PlacingOrchestrator(Orchestrator):
         Rule     REMOTE-RETRY-1
         """
         handle, recovery = self._handle, self._recovery
-        if recovery is None:
-            self._place_once(members, where, submit)
-            return
         while True:
             try:
                 self._place_once(members, where, submit)
@@ -278,7 +232,7 @@ class PlacingOrchestrator(Orchestrator):
         """
         tensors, directory, recovery = self._tensors, self._directory, self._recovery
         remote = is_remote(self._handle)
-        if recovery is None and not remote and not directory and not tensors.lost:
+        if not (remote or directory or tensors.lost or recovery.retries):
             submit(members, where)
             return
         self._require_mine()
@@ -291,7 +245,7 @@ class PlacingOrchestrator(Orchestrator):
             placed = [directory.place(its) for its in uses]
         for place, its in zip(where, uses, strict=True):
             self._bring_home(*directory.to_bring_home(its, place if remote else HOME))
-            if recovery is not None and not remote:
+            if not remote:
                 recovery.save(its)
         if remote:
             sent = [self._with_plan(*one) for one in zip(members, where, placed, strict=True)]
@@ -304,10 +258,8 @@ class PlacingOrchestrator(Orchestrator):
             for its in uses:
                 directory.note_here(its)
         for place, known in zip(where, placed, strict=False):
-            self._endpoints.queues.note_given(place, known)
             directory.note_task(place, known, self._handle, task=number)
-        if recovery is not None:
-            recovery.note_task(number, members, where, uses, submit)
+        recovery.note_task(number, members, where, uses, submit)
 
     def _with_plan(self, args: TaskArgs, where: int, placed: Placed) -> TaskArgs:
         """Return the arguments as they are sent: with the plan behind the scalars."""
@@ -316,8 +268,8 @@ class PlacingOrchestrator(Orchestrator):
         for use, _ in placed:
             sent._tensors[use.index] = _copied(sent._tensors[use.index], use.rights)
         if placed:
-            plans = self._directory.plans(placed, len(args._tensors))
-            _append(sent, Plan(self._tensors.run_number, plans, self._directory.dropped(where)))
+            run, count = self._tensors.run_number, len(args._tensors)
+            _append(sent, self._directory.plan(run, where, placed, count))
         return sent
 
     def _note_provided(self, args: TaskArgs, uses: Sequence[Use], sent: TaskArgs) -> None:
@@ -330,8 +282,6 @@ class PlacingOrchestrator(Orchestrator):
             own = args._tensors[use.index]
             args._tensors[use.index] = replaced(own, 0, wire[:SHAPE_AT])
             self._directory.give_back(*use.span)
-            if self._recovery is not None and use.nbytes:
-                self._recovery.note_memory(*use.span, self._depth())
 
     # ------------------------------------------------------------ coming home
     def _bring_home(self, several: Sequence[Held], must_wait: bool) -> None:
@@ -342,8 +292,7 @@ class PlacingOrchestrator(Orchestrator):
         Rule     REMOTE-COPY-3
         """
         for held in several:
-            if self._recovery is not None:
-                self._recovery.save_bytes(*held.span)
+            self._recovery.save_bytes(*held.span)
             word = self._next_level[held.handle] | (held.maker + 1) << L.WORD_WORKER
             args = TaskArgs()
             wire = replaced(held.use.wire, 0, held.use.start.to_bytes(SHAPE_AT, "little"))
@@ -356,70 +305,21 @@ class PlacingOrchestrator(Orchestrator):
             self._own_tasks += 1
             self._own_edges += self._view.edges - edges
             held.holders.add(HOME)
-            if self._recovery is not None:
-                self._recovery.moves[number] = held.maker
+            self._recovery.moves[number] = held.maker
         if must_wait:
             self._until_idle()
             if self._view.has_failed:
                 raise self._task_error()
 
     def _drain(self) -> None:
-        if self._recovery is not None:
-            self._recovery.settle()
-            return
-        super()._drain()
-        self._all_home()
-
-    def _all_home(self) -> None:
-        """Wait for all tasks, have all tensors come home, and let endpoints forget them.
-
-        Rule     REMOTE-COPY-5
-        """
-        if not self._directory:
-            return
-        if self._recovery is not None:
-            self._recovery.settle()
-        else:
-            self._until_idle()
-            self._tensors.bring_home()
+        self._recovery.settle()
 
     def _play(self, program: Array, variables: Array) -> None:
         self._require_mine()
-        self._all_home()
-        if self._recovery is not None:
-            self._recovery.unclear = "many tasks were submitted at once, or a graph"
+        if self._directory:
+            self._recovery.settle()
+        self._recovery.unclear = "many tasks were submitted at once, or a graph"
         super()._play(program, variables)
-
-    # ------------------------------------------------------------ recorded graphs
-    def _play_steps(
-        self, steps: Sequence[Step], words: Sequence[int], variables: list[int]
-    ) -> None:
-        """Carry out a recorded graph step by step; `words` are the callable words of its submits.
-
-        What a recording has checked is not checked again.
-
-        Rule     SPEED-REPLAY-12
-        """
-        self._require_mine()
-        following = iter(words)
-        for step in steps:
-            if isinstance(step, SubmitStep):
-                self._submit_step(step, next(following), variables)
-            elif isinstance(step, AllocStep):
-                made = self._claim(step.tensor)
-                variables[step.variable] = made.data
-            elif step.begins:
-                self._open_scope()
-            else:
-                self._close_scope()
-
-    def _submit_step(self, step: SubmitStep, word: int, variables: list[int]) -> None:
-        """Submit a task or a group, at the endpoints that are chosen now if it is for endpoints."""
-        self._handle = step.handle
-        members = step.arguments(variables)
-        affinities = [one for _, one in step.members] or None
-        self._send(*self._chosen(word, members, affinities))
-        step.note_outputs(members, variables)
 
     def _claim(self, tensor: ContinuousTensor) -> ContinuousTensor:
         while True:
@@ -427,33 +327,26 @@ class PlacingOrchestrator(Orchestrator):
                 made = super()._claim(tensor)
                 break
             except TaskError as failure:
-                if self._recovery is None:
-                    raise
                 self._recovery.make_good(failure)
         if self._directory:
             self._directory.give_back(made.data, made.nbytes())
-        if self._recovery is not None:
-            self._recovery.note_memory(made.data, made.nbytes(), self._depth())
         return made
 
     # ------------------------------------------------------------ losses
     def _open(self, next_level: Handles, subs: Handles) -> None:
         self._own_tasks = self._own_edges = 0
         self._losses = self._endpoints.losses()
-        self._endpoints.begin_run()
+        self._tensors.begin_run()
         super()._open(next_level, subs)
-        if self._recovery is not None:
-            self._recovery.begin_run(self)
+        self._recovery.begin_run(self)
         self.one_by_one = None
 
     def _close_scope(self) -> None:
-        depth = self._depth()
+        self._recovery.end_scope(self._depth())
         super()._close_scope()
-        if self._recovery is not None:
-            self._recovery.end_scope(depth)
 
     def _settle_run(self) -> None:
-        if self._recovery is not None:
+        if self._recovery.retries:
             self._recovery.settle()
 
     def _end_run(
@@ -493,3 +386,253 @@ def _append(args: TaskArgs, plan: Plan) -> None:
 def _places(word: int, workers: list[int] | None) -> list[int]:
     """Return the workers that a task names, −1 for any."""
     return [one - 1 for one in workers or [word >> L.WORD_WORKER & L.WORKER_MASK]]
+
+
+# ---------------------------------------------------------------- calls
+_MOST_TASKS = 1 << 12
+_MOST_KNOWN = 1 << 14
+_UNKNOWN = 1
+"""Bytes of a value that no call of the task has returned yet: of places alike its own is the best."""
+_integer = INTEGER.pack
+_DIGEST = sha256(b"the calls of a stream").hexdigest()
+
+
+class RemoteStream(Stream):
+    """The calls of one open Worker, at its endpoints.
+
+    Rule     CALL-FAR-1, CALL-FAR-2, CALL-FAR-3, CALL-FAR-4, CALL-FAR-8, CALL-FAR-10
+    """
+
+    def __init__(self, life: Any, session: Any, register: Any, add: Any) -> None:
+        super().__init__(life, session, register)
+        self._sums = None  # what arrives there are copies
+        self.errors = _ErrorsThere(session)
+        self._endpoints = life.endpoints
+        self._directory = Directory(self._endpoints.links, session.engine.view.is_under_way)
+        self._spans: dict[bytes, tuple[int, int, Layout | None]] = {}
+        """Of arrays: first byte, how many, and the layout of one with gaps; as long as layouts last."""
+        self._epoch = -1
+        self._sizes: dict[int, int] = {}
+        """How long the last value was that was seen of each task."""
+        one = Registration((), b"")
+        self._handle = add(*one.named(f"sha256:{_DIGEST}", CallableKind.PYTHON_IMPORT, "call"))
+
+    def wait_for_turn(self, future: Future, timeout_s: float | None) -> bool:
+        """Wait until a call has ended: an endpoint may have it while it waits for others."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        return self.wait(future, deadline)
+
+    # ------------------------------------------------------------ what is known before
+    def _word_of_calls(self) -> int:
+        return self._session.words[0][self._handle]
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._endpoints.tensors.begin_run()
+        self._directory.clear()
+        self._directory.empty_queues()
+
+    def _start_quick(self) -> None:
+        """Let no call be quick: each is placed."""
+
+    def sent(self, task: Task) -> tuple[Payload, Guards | None]:
+        """Return what links make a function from, and what must hold for that to stay right."""
+        payload = Payload(How(0), task.serial, pickle.dumps(Function.of(task)))
+        return payload, guards_of_task(task, {})
+
+    def function_for_items(self, task: Task) -> tuple[Payload, Payload, bool]:
+        """Return a task as it is now, as links get it, and as workers of endpoints do for many items."""
+        alone, _, lasts = super().function_for_items(task)
+        payload, _ = payload_of(task, {}, to_endpoints=True)
+        return alone, payload, lasts
+
+    def _require_workers(self, task: Task) -> tuple[int, ...]:
+        """Return the sub workers that a task names, counted through all endpoints.
+
+        Rule     CALL-WORKER-4
+        """
+        there = len(self._endpoints.seats())
+        for one in task.workers:
+            if one >= there:
+                raise ValueError(
+                    f"{task!r} is for sub worker {one}, and those of this Worker's endpoints are 0 to "
+                    f"{there - 1}: name another in workers=, or give more endpoints"
+                )
+        return task.workers
+
+    @property
+    def takes_pickles(self) -> bool:
+        """Whether all endpoints have agreed to what is pickled.
+
+        Rule     CALL-FAR-7
+        """
+        return all(link.spec.serialized for link in self._endpoints.call_links())
+
+    # ------------------------------------------------------------ submit
+    def _submit(self, word: int, counts: int, wire: bytes, data: bytes) -> int:
+        """Place a call, and submit it with what its link has to know.
+
+        Rule     CALL-FAR-8
+        """
+        view = self._engine.view
+        if view.ended == view.next_task_id:
+            self._directory.empty_queues()
+        tensors = counts & L.LOW_HALF
+        wires = [
+            wire[at : at + TENSOR_BYTES] for at in range(0, tensors * TENSOR_BYTES, TENSOR_BYTES)
+        ]
+        uses, values = self._uses_of(wires), self._values_in(wire, counts)
+        named = (word >> L.WORD_WORKER & L.WORKER_MASK) - 1
+        only = self._endpoints.seats()[named] if named >= 0 else None
+        where = only[0] if only else self._likely_first([*uses, *values])
+        directory = self._directory
+        require_apart([uses], "arrays {} and {} of the call")
+        placed = directory.place(uses)
+        run = self._endpoints.tensors.run_number
+        words = directory.plan(run, where, placed, tensors, only).words()
+        task = key_of(int.from_bytes(wire[tensors * TENSOR_BYTES :][: L.WORD], "little"))
+        wire += b"".join([_integer(one, L.SIGNED) for one in words])
+        word = self._word | (where + 1) << L.WORD_WORKER | (L.WORD_WAITS if only else 0)
+        slot = super()._submit(word, counts + (len(words) << L.HALF), wire, data)
+        if slot != L.WOULD_BLOCK:
+            turn = directory.note_task(where, placed, call=(slot, view.next_task_id - 1))
+            for use in values:
+                directory.values[use.slot].holders.add(where)
+            directory.values[slot] = Held(
+                Use(-1, 0, _UNKNOWN, L.TENSOR_WRITE, slot=slot),
+                maker=where,
+                holders={where},
+                handle=task,
+                turn=turn,
+            )
+        return slot
+
+    def _likely_first(self, uses: Sequence[Use]) -> int:
+        """Return the endpoint that is likely to begin a call first."""
+        present = [link.number for link in self._endpoints.call_links()]
+        if not present:
+            raise RuntimeError(
+                "no endpoint with sub workers is left for calls: add one with add_remote_worker"
+            )
+        chosen: int = self._endpoints.likely_first(present, uses, self._directory)
+        return chosen
+
+    def _uses_of(self, wires: Sequence[bytes]) -> list[Use]:
+        """Return what a call does with its arrays.
+
+        Raises
+        ------
+        TypeError
+            The type of its elements cannot be written into a message.
+        """
+        layouts = self._engine.layouts
+        if layouts.epoch != self._epoch or len(self._spans) > _MOST_KNOWN:
+            self._spans.clear()
+            self._epoch = layouts.epoch
+        uses = []
+        for i, wire in enumerate(wires):
+            found = self._spans.get(wire[:TAG_AT])
+            if found is None:
+                layout = layout_of(layouts, wire)
+                layout_text(copied_layout(layout))
+                below, nbytes = span_of(layout)
+                start = int.from_bytes(wire[:SHAPE_AT], "little") - below
+                found = start, nbytes, None if is_whole(layout) else layout
+                self._spans[wire[:TAG_AT]] = found
+            start, nbytes, gaps = found
+            uses.append(Use(i, start, nbytes, RIGHTS[wire[TAG_AT]], wire, gaps))
+        return uses
+
+    # ------------------------------------------------------------ values of other calls
+    def _values_in(self, wire: bytes, counts: int) -> list[Use]:
+        """Return what a call does with values of other calls."""
+        scalars = np.frombuffer(wire, np.int64, offset=(counts & L.LOW_HALF) * TENSOR_BYTES)
+        words, kinds = scalars[::2].tolist(), scalars[1::2].tolist()
+        slots = [word for word, kind in zip(words, kinds, strict=True) if kind == L.FUTURE]
+        found = [(one, self._directory.values.get(one)) for one in slots]
+        return [
+            Use(-1, 0, self._size(held), L.TENSOR_READ, slot=slot)
+            for slot, held in found
+            if held is not None
+        ]
+
+    def _size(self, value: Held) -> int:
+        """Return the bytes of a value; as long as it is not made, those of another one of its task."""
+        slot = value.use.slot
+        if value.use.nbytes == _UNKNOWN:
+            if not self._kernels.has_settled(self._mem, slot):
+                return self._sizes.get(value.handle, _UNKNOWN)
+            has_failed, kind, word = self._engine.view.outcome(slot)
+            is_block = kind == L.VALUE_BLOCK and not has_failed
+            value.use.nbytes = outcomes.size_of(data_of(self._mem, word)) if is_block else 0
+            if len(self._sizes) > _MOST_TASKS:
+                self._sizes.clear()
+            self._sizes[value.handle] = value.use.nbytes
+        return value.use.nbytes
+
+    # ------------------------------------------------------------ endpoints that have died
+    def _lacks_workers(self) -> bool:
+        if super()._lacks_workers():
+            return True
+        self._hand_on()
+        return False
+
+    def _replace_dead(self) -> None:
+        """Start sessions for lost endpoints; others run the calls that wait for these.
+
+        Rule     CALL-FAR-10
+        """
+        super()._replace_dead()
+        manager = self._session.manager
+        if manager is not None and self._others(manager.dead):
+            self._directory.empty_queues()
+            self._hand_on()
+            return
+        words = [link.last_words() for link in self._endpoints.call_links()]
+        self.errors.why_stranded = WorkerStartError(f"all endpoints are lost: {'; '.join(words)}")
+        self._strand()
+        raise self.errors.why_stranded
+
+    def _others(self, gone: Collection[int]) -> list[int]:
+        return [one.number for one in self._endpoints.call_links() if one.number not in gone]
+
+    def _hand_on(self) -> None:
+        """Give the calls that wait for lost endpoints to others, which need not wait for successors.
+
+        Calls that only one of its sub workers may run wait for that, as long as there may be one.
+        """
+        manager = self._session.manager
+        if manager is None or not (manager.dead or manager.starting):
+            return
+        soon = {*manager.starting, *manager.known_dead()}
+        gone = soon.union(manager.dead)
+        others = self._others(gone)
+        turns = cycle(others)
+        for lost in gone if others else ():
+            while self._kernels.hand_on(self._mem, lost, next(turns), int(lost not in soon)):
+                pass
+
+
+class _ErrorsThere(CallErrors):
+    """The errors of calls at endpoints."""
+
+    def _raised(
+        self, block: memoryview, worker: int, what: str, details: dict[str, Any]
+    ) -> BaseException:
+        """Return the error; one of this package says at which endpoint and in which call here."""
+        error = super()._raised(block, worker, what, details)
+        origin = origin_of(error)
+        if origin is not error and isinstance(error, (TaskError, ControlError)):
+            error.args = (f"{origin.where}: {error}",)
+            vars(error).update(details)
+        return error
+
+    def of_item(
+        self, block: bytes, worker: int, number: int, name: str, item: int, origin: str
+    ) -> BaseException:
+        """Return the error of one item of many that were one call, of a sub worker of some endpoint."""
+        what = f"sub worker {worker} of an endpoint, call {number} ({name}), item {item}"
+        details = {"task": number, "callable_name": name}
+        error = outcomes.decode_error(memoryview(block), what, **details)
+        tell(error, origin)
+        return error

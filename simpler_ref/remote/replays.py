@@ -25,12 +25,10 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from ..callables.identity import CallableHandle, CallableKind, TargetNamespace
+from ..callables.identity import CallableHandle, CallableKind
 from ..errors import CallableError, ControlError
 from ..jit import layout as L
-from ..jit.program import part_at
+from ..jit.program import Patch, part_at
 from ..model.arguments import TaskArgs
 from ..model.enums import DataType, TensorArgType
 from ..model.scalars import scalar_wire
@@ -44,16 +42,15 @@ from ..model.wire import (
     DescribedWire,
     RemoteWire,
     bytes_of,
+    replaced,
 )
 from ..orch.listening import RecordedArgs
 from ..orch.orchestrator import Orchestrator
 from ..orch.recording import Graph, OpRecorder
 from ..orch.runs import RunTiming
-from ..system.types import address_of
 from .callables import LIST_VERSION, Registration, registering
 from .directory import REQUEST_BYTES
 from .endpoints import Endpoints
-from .layouts import as_bytes, layout_text
 from .limits import MAX_TENSORS
 from .link_tasks import Planned
 from .lists import (
@@ -66,7 +63,8 @@ from .lists import (
     ListUse,
     TaskList,
 )
-from .placing import AllocStep, PlacingOrchestrator, ScopeStep, Step, SubmitStep, is_remote
+from .placing import PlacingOrchestrator, is_remote
+from .tasks import as_bytes, layout_text
 
 _BITS = (1 << 64) - 1
 _CONSTANT = -1
@@ -80,6 +78,53 @@ class NotListed(Exception):
 
 
 # ---------------------------------------------------------------- what the graph is
+class SubmitStep(NamedTuple):
+    """A submit; see `ProgramWriter.submit`. Without members it is a task that is no group.
+
+    `members` has the counts of tensors and scalars of each member, and its worker plus one.
+    """
+
+    handle: CallableHandle
+    tensors: Sequence[bytes]
+    scalars: Sequence[bytes]
+    members: Sequence[tuple[int, int]]
+    patches: Sequence[Patch]
+    outputs: int
+
+    def arguments(self, variables: Sequence[int]) -> list[TaskArgs]:
+        """Return the arguments of each member, for these variables."""
+        parts = [*self.tensors, *self.scalars]
+        tensor, scalar = 0, len(self.tensors)
+        for one in self.patches:
+            which, octet = part_at(one.at, scalar)
+            value = variables[one.variable] + one.offset & _BITS
+            parts[which] = replaced(parts[which], octet, value.to_bytes(L.WORD, "little"))
+        made = []
+        whole = scalar | len(self.scalars) << L.HALF
+        for counts, _ in self.members or [(whole, 0)]:
+            args = TaskArgs()
+            args._tensors = parts[tensor : tensor + (counts & L.LOW_HALF)]
+            args._scalars = parts[scalar : scalar + (counts >> L.HALF)]
+            tensor, scalar = tensor + len(args._tensors), scalar + len(args._scalars)
+            made.append(args)
+        return made
+
+    def submit(self, orch: PlacingOrchestrator, word: int, variables: list[int]) -> None:
+        """Submit it, at the endpoints that are chosen now if it is for endpoints.
+
+        The variables of its outputs get the addresses that the runtime has provided.
+        """
+        orch._handle = self.handle
+        members = self.arguments(variables)
+        orch._send(*orch._chosen(word, members, [one for _, one in self.members] or None))
+        if self.outputs >= 0:
+            for i, wire in enumerate(wire for one in members for wire in one._tensors):
+                variables[self.outputs + i] = int.from_bytes(wire[:SHAPE_AT], "little")
+
+
+Step = SubmitStep | Callable[[PlacingOrchestrator, list[int]], object]
+
+
 class _Name(NamedTuple):
     """A tensor of a graph: so many bytes from a variable, or an address, and an offset on."""
 
@@ -289,18 +334,14 @@ class Cutter:
         self, tasks: Sequence[GraphTask], places: Sequence[int], programs: Collection[int]
     ) -> None:
         self.parts = [Part(place) for place in sorted(set(places))]
-        self._index = {part.place: i for i, part in enumerate(self.parts)}
+        index = {part.place: i for i, part in enumerate(self.parts)}
+        placed = [(index[place], task) for place, task in zip(places, tasks, strict=True)]
         self._programs = set(programs)
         self._versions: dict[int, _Version] = {}
-        self._writers = {
-            use.tensor: self._index[place]
-            for place, task in zip(places, tasks, strict=True)
-            for use in task.uses
-            if use.writes
-        }
+        self._writers = {use.tensor: i for i, task in placed for use in task.uses if use.writes}
         self.digests: dict[bytes, int] = {}
-        for place, task in zip(places, tasks, strict=True):
-            self._add(self._index[place], task)
+        for i, task in placed:
+            self._add(i, task)
         for tensor, i in self._writers.items():
             if tensor in self._programs:
                 reads = tensor in self.parts[i].named
@@ -322,22 +363,18 @@ class Cutter:
         """Return what a part gets so that a task can read a tensor."""
         version = self._versions.get(tensor)
         if version is None:
-            version = self._versions[tensor] = self._first(tensor)
+            version, writer = _Version(None, set()), self._writers.get(tensor)
+            if tensor in self._programs and writer is not None:
+                self._name(writer, tensor)
+                self.parts[writer].tensors.add(tensor)
+                version = _Version(ListGet(tensor, writer, 0), {writer})
+            self._versions[tensor] = version
         if version.get is None:
             self._name(i, tensor)
         elif i not in version.holders:
             version.holders.add(i)
             return [version.get]
         return []
-
-    def _first(self, tensor: int) -> _Version:
-        """Return the version of a tensor with which a replay begins."""
-        writer = self._writers.get(tensor)
-        if tensor not in self._programs or writer is None:
-            return _Version(None, set())
-        self._name(writer, tensor)
-        self.parts[writer].tensors.add(tensor)
-        return _Version(ListGet(tensor, writer, 0), {writer})
 
     def _name(self, i: int, tensor: int) -> None:
         if tensor in self._programs:
@@ -367,23 +404,15 @@ class _Way:
             for one in parts
         }
         """By endpoint: the bytes that it needs."""
-        digest = sha256(raw)
-        self.handle = CallableHandle(
-            f"sha256:{digest.hexdigest()}",
-            CallableKind.PYTHON_IMPORT,
-            TargetNamespace.REMOTE_TASK_DISPATCHER,
-            "a list of tasks",
+        kind = CallableKind.PYTHON_IMPORT
+        command = registering(kind, raw, raw, version=LIST_VERSION)
+        hashid = f"sha256:{sha256(raw).hexdigest()}"
+        self.described = Registration(tuple(self.places), command).named(
+            hashid, kind, "a list of tasks"
         )
-        command = registering(CallableKind.PYTHON_IMPORT, raw, raw, version=LIST_VERSION)
-        self.registration = Registration(tuple(self.places), command)
-        self.runs = 0
-        self.best_s = math.inf
-
-    def note_run(self, seconds: float) -> None:
-        """Note a replay; before the first one ends, memory is made for its tensors."""
-        self.runs += 1
-        if self.runs > 1:
-            self.best_s = min(self.best_s, seconds)
+        self.handle = self.described[0]
+        self.took_s: list[float] = []
+        """How long its first replays have taken: the first one makes memory, so it does not count."""
 
 
 class ListedGraph:
@@ -394,7 +423,7 @@ class ListedGraph:
         self._names, self._scalars = list(reader.names), reader.scalars
         self._programs = [i for i, one in enumerate(self._names) if reader.is_programs(one)]
         seats = {
-            place: endpoints.link(place).spec.worker["num_sub_workers"]
+            place: endpoints.link(place).spec.sub_workers
             for place in sorted({place for one in tasks for place in one.allowed})
         }
         sizes = [one.nbytes for one in self._names]
@@ -432,7 +461,7 @@ class ListedGraph:
             tasks = [
                 reader.task(step, _endpoints_for(step, next(following), endpoints))
                 for step in steps
-                if not isinstance(step, AllocStep | ScopeStep)
+                if isinstance(step, SubmitStep)
             ]
             reader.require_apart()
             return cls(endpoints, reader, tasks)
@@ -454,10 +483,10 @@ class ListedGraph:
         able = [way for way in self.ways if self._has_room(way)]
         if not able:
             return
-        untried = [way for way in able if way.runs < TRIES]
-        way = self.way = untried[0] if untried else min(able, key=lambda way: way.best_s)
+        untried = [way for way in able if len(way.took_s) < TRIES]
+        way = self.way = untried[0] if untried else min(able, key=lambda way: min(way.took_s[1:]))
         if not is_live(way.handle):
-            add_callable(way.handle, way.registration, pickle.dumps(way.registration))
+            add_callable(*way.described)
 
     def _has_room(self, way: _Way) -> bool:
         return all(self._endpoints.takes_list(*one) for one in way.room.items())
@@ -467,7 +496,7 @@ class ListedGraph:
 
         Rule     SPEED-LIST-4
         """
-        way = self.way
+        way, tensors = self.way, self._endpoints.tensors
         starts = self._starts(variables)
         if starts is None or not self._has_room(way) or way.handle not in orch._next_level:
             return False
@@ -485,7 +514,12 @@ class ListedGraph:
 
         def submit(sent: list[TaskArgs], where: list[int]) -> None:
             key = secrets.randbits(63) | 1
-            told = [self._told(way, i, one, where, scalars, key) for i, one in enumerate(sent)]
+            told = [TaskArgs() for _ in sent]
+            for part, (one, args) in enumerate(zip(sent, told, strict=True)):
+                words = [int.from_bytes(raw[: L.WORD], "little") for raw in one._scalars]
+                its = one._tensors, words, way.handle.digest, part, key, where, scalars
+                raw = pickle.dumps(Planned(tensors.run_number, *its))  # no mailbox has room for it
+                args._scalars = [scalar_wire(tensors.keep(raw)), scalar_wire(len(raw))]
             Orchestrator._send(orch, word, told, [one + 1 for one in where])
 
         orch._handle = way.handle
@@ -494,26 +528,6 @@ class ListedGraph:
         except MemoryError:
             return False
         return True
-
-    def _told(
-        self,
-        way: _Way,
-        part: int,
-        sent: TaskArgs,
-        where: Sequence[int],
-        scalars: bytes,
-        key: int,
-    ) -> TaskArgs:
-        """Return a member as its link is told it: what no mailbox has room for is beside it."""
-        words = [int.from_bytes(raw[: L.WORD], "little") for raw in sent._scalars]
-        run, digest = self._endpoints.tensors.run_number, way.handle.digest
-        planned = Planned(run, sent._tensors, words, digest, part, key, where, scalars)
-        raw = pickle.dumps(planned)
-        memory = self._endpoints.tensors.keep(len(raw))
-        memory[:] = np.frombuffer(raw, np.uint8)
-        args = TaskArgs()
-        args._scalars = [scalar_wire(address_of(memory)), scalar_wire(len(raw))]
-        return args
 
     def _starts(self, variables: Sequence[int]) -> dict[int, int] | None:
         """Return where the program's tensors are; None if some share bytes, or workers do not see one."""
@@ -561,12 +575,17 @@ class StepRecorder(OpRecorder):
 
     def buffer(self, tensor: ContinuousTensor) -> int:
         """Write an alloc; return an address."""
-        self.steps.append(AllocStep(tensor, self.variables))
+        variable = self.variables
+
+        def claim(orch: PlacingOrchestrator, variables: list[int]) -> None:
+            variables[variable] = orch._claim(tensor).data
+
+        self.steps.append(claim)
         return super().buffer(tensor)
 
     def scope(self, begins: bool) -> None:
         """Write the beginning of a scope, or its end."""
-        self.steps.append(ScopeStep(begins))
+        self.steps.append(lambda orch, _: orch._open_scope() if begins else orch._close_scope())
         super().scope(begins)
 
 
@@ -592,7 +611,8 @@ class PlacedGraph(Graph):
         self._was_run = True
         if self._listed is None or not self._went_by_lists:
             return timing
-        self._listed.way.note_run(timing.host_wall_ns / 1e9)
+        if len(self._listed.way.took_s) < TRIES:
+            self._listed.way.took_s.append(timing.host_wall_ns / 1e9)
         return replace(timing, tasks=self.tasks)
 
     def _play(self, orch: Orchestrator) -> None:
@@ -601,10 +621,23 @@ class PlacedGraph(Graph):
             return
         assert isinstance(orch, PlacingOrchestrator)
         variables = self._variables.tolist()
-        orch.one_by_one = lambda: orch._play_steps(self._steps, self._words(), variables)
+        orch.one_by_one = lambda: self._play_steps(orch, variables)
         self._went_by_lists = self._listed is not None and self._listed.submit(orch, variables)
         if not self._went_by_lists:
             orch.one_by_one()
+
+    def _play_steps(self, orch: PlacingOrchestrator, variables: list[int]) -> None:
+        """Carry it out step by step. What a recording has checked is not checked again.
+
+        Rule     SPEED-REPLAY-12
+        """
+        orch._require_mine()
+        words = iter(self._words())
+        for step in self._steps:
+            if isinstance(step, SubmitStep):
+                step.submit(orch, next(words), variables)
+            else:
+                step(orch, variables)
 
     def _prepare_lists(self) -> None:
         """Make the lists for the second replay: sessions have been started by then."""

@@ -21,15 +21,14 @@ from typing import TYPE_CHECKING, Any
 from ..callables.identity import CallableHandle, hashid_to_digest
 from ..errors import RemoteError
 from ..trace.recorder import VARIABLE
-from . import buffers
 from . import frames as protocol
+from . import tasks
 from .callables import decode_digest_callable_command, decode_register_callable_command
 from .connection import zmq
 from .fail_points import fail_point
-from .fleets import INTERFACE
+from .fleets import INTERFACE, Announcement, Manifest
 from .keys import KeyPair
 from .limits import SIZES
-from .manifest import Announcement, Manifest
 from .mover import Mover
 from .session_frames import SessionFrames
 from .session_tasks import FRAMES, SessionTasks
@@ -269,23 +268,23 @@ class Session:
         ):
             dispatcher.remove(decode_digest_callable_command(raw))
         elif name == protocol.ControlName.ALLOC_REMOTE_BUFFER:
-            return buffers.IDENTITY.encode(stores.alloc(buffers.ALLOC.decode(raw).nbytes))
+            return tasks.IDENTITY.encode(stores.alloc(tasks.ALLOC.decode(raw).nbytes))
         elif name == protocol.ControlName.FREE_REMOTE_BUFFER:
-            stores.free(buffers.IDENTITY.decode(raw))
+            stores.free(tasks.IDENTITY.decode(raw))
         elif name == protocol.ControlName.COPY_TO_REMOTE:
-            stores.write(buffers.COPY.decode(raw))
+            stores.write(tasks.COPY.decode(raw))
         elif name == protocol.ControlName.COPY_FROM_REMOTE:
-            return stores.read(buffers.COPY.decode(raw))
+            return stores.read(tasks.COPY.decode(raw))
         elif name == protocol.ControlName.EXPORT_BUFFER:
-            return buffers.encode_export_buffer_result(
-                stores.export(buffers.decode_export_buffer_request(raw))
+            return tasks.encode_export_buffer_result(
+                stores.export(tasks.decode_export_buffer_request(raw))
             )
         elif name == protocol.ControlName.IMPORT_BUFFER:
-            return buffers.encode_import_buffer_result(
-                stores.take(buffers.decode_import_buffer_request(raw))
+            return tasks.encode_import_buffer_result(
+                stores.take(tasks.decode_import_buffer_request(raw))
             )
         elif name == protocol.ControlName.RELEASE_IMPORT:
-            stores.release(buffers.decode_release_import_request(raw))
+            stores.release(tasks.decode_release_import_request(raw))
         else:
             raise NotImplementedError(
                 f"an endpoint does not carry out {name.name}: domains are of the chips of one endpoint, "

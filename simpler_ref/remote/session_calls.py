@@ -25,9 +25,9 @@ from ..system.types import address_of
 from . import task_messages as messages
 from .copies import CopiedTensor, Copies
 from .dispatcher import AGREE, Dispatcher
-from .layouts import read_layout, size_of
 from .limits import MOST_INLINE
 from .side_by_side import Work
+from .tasks import read_layout, size_of
 from .windows import new_key
 
 if TYPE_CHECKING:

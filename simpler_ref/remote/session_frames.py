@@ -26,10 +26,9 @@ from . import connection
 from . import frames as protocol
 from .connection import zmq
 from .fail_points import fail_point
-from .fleets import THIS_MACHINE
+from .fleets import THIS_MACHINE, Manifest
 from .keys import KeyPair, new_pair, secure_server
 from .limits import PROTOCOL_VERSION
-from .manifest import Manifest
 
 log = logging.getLogger("simpler_ref")
 

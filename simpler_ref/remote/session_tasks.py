@@ -31,7 +31,6 @@ from ..workers.kinds import as_leaf
 from ..workers.reports import cut_utf8, describe_exception
 from . import limits
 from . import task_messages as messages
-from .buffers import RemoteAddressSpace
 from .copies import (
     OPEN_COPIES,
     WANTED_COPIES,
@@ -42,14 +41,15 @@ from .copies import (
 )
 from .dispatcher import Dispatcher, InnerCallable
 from .fail_points import fail_point
+from .fleets import Manifest
 from .frames import Frame, FrameType, OwnFrameType, cut_report, encode_completion
 from .lists import REPLAY, PlayedPart, Replay, Replaying
-from .manifest import Manifest
 from .mover import Mover
 from .session_calls import SessionCalls
 from .session_frames import SessionFrames
 from .side_by_side import SideBySide, Work
 from .stores import Stores
+from .tasks import RemoteAddressSpace
 from .waiting_thread import WaitingThread
 from .windows import Refusal
 

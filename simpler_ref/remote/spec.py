@@ -17,20 +17,15 @@ from ..system.cores import find_cores
 from ..system.values import filled, flag, seconds, text, texts, whole
 from ..version import __version__
 from ..workers.options import MOST_WORKERS, chips, require_options
+from .fleets import Fleet, Manifest, ProcessFleet
 from .limits import ANY_MODULE
-from .manifest import Manifest
 
 if TYPE_CHECKING:
-    from .fleets import Fleet
     from .keys import KeyPair
 
 log = logging.getLogger("simpler_ref")
 
-DEFAULT_START_TIMEOUT_S = 60.0
-DEFAULT_SILENCE_S = 2.0
 MOST_ENDPOINTS = 1024
-_DAY_S = 86400.0
-_HOUR_S = 3600.0
 _RUNTIME = "give the path of the runtime's library, or leave it out for the simulated chip"
 _MODULES = "give a list of names"
 ALONE_DEPTH = 4
@@ -84,17 +79,14 @@ class RemoteWorkerSpec:
         modules: Sequence[str] | None = None,
         serialized: bool = False,
         secure: bool = True,
-        start_timeout_s: float = DEFAULT_START_TIMEOUT_S,
-        silence_s: float = DEFAULT_SILENCE_S,
+        start_timeout_s: float = 60.0,
+        silence_s: float = 2.0,
     ) -> None:
-        from .fleets import Fleet, ProcessFleet
-
-        if fleet is None:
-            fleet = ProcessFleet()
+        fleet = ProcessFleet() if fleet is None else fleet
         if not isinstance(fleet, Fleet):
             raise TypeError(f"fleet={fleet!r} is no Fleet: give ProcessFleet(), for example")
-        self.start_timeout_s = seconds("start_timeout_s", start_timeout_s, 0.5, _DAY_S)
-        self.silence_s = seconds("silence_s", silence_s, 0.5, _HOUR_S)  # ZeroMQ has 16 bits
+        self.start_timeout_s = seconds("start_timeout_s", start_timeout_s, 0.5, 86400.0)
+        self.silence_s = seconds("silence_s", silence_s, 0.5, 3600.0)  # ZeroMQ has 16 bits
         if not isinstance(options, Mapping | None):
             raise TypeError(f"options={options!r}: give names of options and their values")
         chosen = chips("device_ids", device_ids)
@@ -127,16 +119,14 @@ class RemoteWorkerSpec:
         return found
 
     @property
+    def sub_workers(self) -> int:
+        """How many workers that call functions a session has."""
+        return int(self.worker["num_sub_workers"])
+
+    @property
     def workers(self) -> int:
-        """How many workers a session has."""
-        return int(self.worker["num_sub_workers"]) + len(self.worker["device_ids"])
-
-    def workers_before(self, number: int) -> int | None:
-        """Return how many workers of other endpoints get a core before those of an endpoint.
-
-        None: it is not on this machine. One without workers counts as one, for what passes its frames.
-        """
-        return number * max(1, self.workers) if self.fleet.is_local else None
+        """How many workers it has."""
+        return self.sub_workers + len(self.worker["device_ids"])
 
     def manifest(
         self, session: int, number: int, pair: KeyPair | None, group: KeyPair | None
@@ -156,7 +146,8 @@ class RemoteWorkerSpec:
             worker=self.worker,
             modules=modules,
             serialized=self.serialized,
-            before=self.workers_before(number),
+            # one without workers counts as one, for what passes its frames
+            before=number * max(1, self.workers) if is_local else None,
             path=tuple(one for one in sys.path if one) if is_local else (),
             original_names=is_installed(),
             start_timeout_s=self.start_timeout_s,
@@ -168,8 +159,6 @@ def spec_of(
     fleet: Any, num_sub_workers: int | None, endpoints: int | None
 ) -> tuple[RemoteWorkerSpec, int]:
     """Return what `Worker(fleet=…)` asks for, and how many endpoints; refuse what makes no sense."""
-    from .fleets import Fleet
-
     if isinstance(fleet, RemoteWorkerSpec):
         if num_sub_workers is not None:
             raise ValueError(
@@ -199,4 +188,4 @@ def calls_ahead(spec: RemoteWorkerSpec) -> int:
     Each sub worker has another one to go on with, and the link two on their way: few enough to be lost
     with the endpoint.
     """
-    return min(L.MAX_DEPTH, 2 * int(spec.worker["num_sub_workers"]) + 2)
+    return min(L.MAX_DEPTH, 2 * spec.sub_workers + 2)

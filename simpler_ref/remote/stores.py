@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..system.types import Array, address_of
-from . import buffers
+from . import tasks
 from .limits import MAX_FRAME_PAYLOAD_BYTES, REMOTE_BUFFER_ACCESS_READ, REMOTE_BUFFER_ACCESS_WRITE
 from .mover import Mover
 from .tasks import RemoteTensorDesc
@@ -28,7 +28,7 @@ PROFILE = "zmq/1"
 class _Import(NamedTuple):
     """What was imported: a copy here, which tasks see, and the mover that has the memory."""
 
-    made: buffers.ImportBufferResult
+    made: tasks.ImportBufferResult
     memory: Array
     address: str
 
@@ -49,25 +49,25 @@ class Stores:
         self._numbers = itertools.count(1)
 
     # ------------------------------------------------------------ buffers
-    def alloc(self, nbytes: int) -> buffers.BufferIdentity:
+    def alloc(self, nbytes: int) -> tasks.BufferIdentity:
         """Allocate a buffer."""
         memory, generation = self._empty(nbytes), secrets.randbits(62) | 1
-        identity = buffers.BufferIdentity(self._endpoint_id, next(self._numbers), generation)
+        identity = tasks.BufferIdentity(self._endpoint_id, next(self._numbers), generation)
         self._buffers[_ids(identity)] = memory
         return identity
 
-    def free(self, identity: buffers.BufferIdentity) -> None:
+    def free(self, identity: tasks.BufferIdentity) -> None:
         """Free a buffer, and end its exports."""
         self._find(identity)
         for key in self._exports.pop(_ids(identity), ()):
             self._mover.withdraw(key)
         del self._buffers[_ids(identity)]
 
-    def write(self, copy: buffers.CopyRequest) -> None:
+    def write(self, copy: tasks.CopyRequest) -> None:
         """Write bytes into a buffer."""
         self._span(copy)[:] = np.frombuffer(copy.data, np.uint8)
 
-    def read(self, copy: buffers.CopyRequest) -> bytes:
+    def read(self, copy: tasks.CopyRequest) -> bytes:
         """Return bytes of a buffer."""
         if copy.nbytes > MAX_FRAME_PAYLOAD_BYTES // 2:
             raise ValueError(f"{copy.nbytes} bytes do not fit an answer: read them in parts")
@@ -75,7 +75,7 @@ class Stores:
 
     def staged(self, token: bytes) -> bytes:
         """Return the blob that is staged under a token: the identity of a buffer."""
-        return self._find(buffers.IDENTITY.decode(token)).tobytes()
+        return self._find(tasks.IDENTITY.decode(token)).tobytes()
 
     def address_of(self, desc: RemoteTensorDesc) -> int:
         """Return the address of a tensor in a buffer of this endpoint."""
@@ -85,7 +85,7 @@ class Stores:
         found = self._buffers.get(_ids(part))
         if found is None:
             raise KeyError(
-                f"{buffers.identity_of(part)} is not a live buffer of endpoint {self._endpoint_id}"
+                f"{tasks.identity_of(part)} is not a live buffer of endpoint {self._endpoint_id}"
             )
         return found
 
@@ -100,15 +100,15 @@ class Stores:
         return span
 
     # ------------------------------------------------------------ export and import
-    def export(self, request: buffers.ExportBufferRequest) -> buffers.ExportBufferResult:
+    def export(self, request: tasks.ExportBufferRequest) -> tasks.ExportBufferResult:
         """Let other endpoints read or write a part of a buffer."""
         _require_profile(request.transport_profile or PROFILE)
         memory, key = self._span(request), secrets.randbits(63) | 1
         self._mover.offer(Window(key, address_of(memory), memory.nbytes, request.access_flags))
         self._exports[_ids(request)].append(key)
-        return buffers.ExportBufferResult(
+        return tasks.ExportBufferResult(
             *_ids(request),
-            buffers.RemoteAddressSpace.REMOTE_WINDOW,
+            tasks.RemoteAddressSpace.REMOTE_WINDOW,
             request.offset,
             request.nbytes,
             next(self._numbers),
@@ -118,13 +118,13 @@ class Stores:
             transport_descriptor=json.dumps({"address": self._mover.address}).encode(),
         )
 
-    def take(self, request: buffers.ImportBufferRequest) -> buffers.ImportBufferResult:
+    def take(self, request: tasks.ImportBufferRequest) -> tasks.ImportBufferResult:
         """Import what another endpoint has exported."""
         exported = request.export_desc
         self._require_importer(request)
         _require_profile(exported.transport_profile)
         address = str(json.loads(exported.transport_descriptor)["address"])
-        made = buffers.ImportBufferResult(
+        made = tasks.ImportBufferResult(
             self._endpoint_id,
             *_ids(exported),
             next(self._numbers),
@@ -140,7 +140,7 @@ class Stores:
         self._imports[made.import_id, _ids(made)] = found
         return made
 
-    def release(self, request: buffers.ReleaseImportRequest) -> None:
+    def release(self, request: tasks.ReleaseImportRequest) -> None:
         """Forget what was imported."""
         self._require_importer(request)
         self._find_import(request, request.import_id)
@@ -156,7 +156,7 @@ class Stores:
         found = self._imports.get((number, _ids(part)))
         if found is None:
             raise KeyError(
-                f"{buffers.identity_of(part)} is not a live import of endpoint {self._endpoint_id}"
+                f"{tasks.identity_of(part)} is not a live import of endpoint {self._endpoint_id}"
             )
         return found
 
@@ -167,7 +167,7 @@ class Stores:
         if rights & ~made.access_flags:
             raise PermissionError(
                 f"a task that {'writes' if rights & REMOTE_BUFFER_ACCESS_WRITE else 'reads'} needs more "
-                f"than access {made.access_flags}, with which {buffers.identity_of(desc)} was imported"
+                f"than access {made.access_flags}, with which {tasks.identity_of(desc)} was imported"
             )
         at = desc.offset - made.offset
         if at < 0 or at + desc.nbytes > made.nbytes:

@@ -36,11 +36,11 @@ from ..model.wire import (
     bytes_of,
     has_layout,
 )
-from . import buffers, fields, tasks
+from . import fields, tasks
 from .copies import MOST_DROPPED, CopiedTensors
 from .frames import ControlName, Frame, FrameType
-from .layouts import as_bytes, layout_of, layout_text, read_layout
 from .limits import MAX_SCALARS, MAX_STRING_BYTES, MAX_TENSORS, MOST_IN_FRAME, MOST_INLINE_KEPT
+from .tasks import as_bytes, layout_of, layout_text, read_layout
 
 MOST_BEFORE = 64
 """Tasks that one may wait for, and that a session has at once: the entries of a link's mailbox."""
@@ -182,17 +182,17 @@ class Views:
         self._bases: list[int] = []
         self._descs: list[tasks.RemoteTensorDesc] = []
 
-    def add(self, request: buffers.Request, result: bytes) -> None:
+    def add(self, request: tasks.Request, result: bytes) -> None:
         """Note memory that a request has provided."""
         made: Any
         if request.name == ControlName.IMPORT_BUFFER:
-            made = buffers.decode_import_buffer_result(result)
-            space, token = buffers.RemoteAddressSpace.REMOTE_WINDOW, made.import_id
+            made = tasks.decode_import_buffer_result(result)
+            space, token = tasks.RemoteAddressSpace.REMOTE_WINDOW, made.import_id
             span = made.offset, made.nbytes
         else:
-            made = buffers.IDENTITY.decode(result)
-            space, token = buffers.RemoteAddressSpace.REMOTE_DEVICE, 0
-            span = 0, buffers.ALLOC.decode(request.payload).nbytes
+            made = tasks.IDENTITY.decode(result)
+            space, token = tasks.RemoteAddressSpace.REMOTE_DEVICE, 0
+            span = 0, tasks.ALLOC.decode(request.payload).nbytes
         owner, at = made.owner_endpoint_id, bisect(self._bases, request.base)
         self._bases.insert(at, request.base)
         self._descs.insert(
@@ -271,7 +271,7 @@ class TaskMaker:
             elif access & L.TENSOR_INLINE:
                 arena.append(ctypes.string_at(data, nbytes))
                 desc = tasks.RemoteTensorDesc(
-                    buffers.RemoteAddressSpace.HOST_INLINE,
+                    tasks.RemoteAddressSpace.HOST_INLINE,
                     nbytes=nbytes,
                     inline_payload_offset=used,
                     inline_payload_len=nbytes,

@@ -1,25 +1,255 @@
-"""What is in a TASK frame: the digest of a callable, a configuration, arguments.
+"""What is in a TASK frame, layouts of tensors beside it, and commands about buffers of endpoints.
 
-Rule     REMOTE-TASK-1, REMOTE-TASK-2, REMOTE-TASK-3, REMOTE-TASK-4
+A layout is what the documents' formats do not have of a tensor: element type, shape and strides. A
+message has no pickles, so the element type is written as numpy's files have it.
+
+Rule     REMOTE-TASK-1, REMOTE-TASK-2, REMOTE-TASK-3, REMOTE-TASK-4, REMOTE-TASK-8, REMOTE-BUF-1,
+         REMOTE-BUF-2, REMOTE-BUF-3, REMOTE-BUF-4, REMOTE-BUF-5, REMOTE-BUF-6, REMOTE-BUF-7, REMOTE-MEM-2
 """
 
 from __future__ import annotations
 
+import enum
+import json
+import math
 import struct
+from ast import literal_eval
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from functools import lru_cache
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+from numpy.lib.format import descr_to_dtype, dtype_to_descr
 
 from ..callables.identity import CALLABLE_HASH_DIGEST_BYTES
 from ..model.config import CallConfig
 from ..model.enums import CONTINUOUS_TENSOR_MAX_DIMS, DataType
 from ..model.tensor import ContinuousTensor, DescribedTensor
+from ..model.wire import Layout, has_layout, layout_number, row_major, span_of
 from . import fields
-from .buffers import RemoteAddressSpace, require_live, require_span
-from .fields import WireError
-from .limits import MAX_INLINE_PAYLOAD_BYTES, MAX_SCALARS, MAX_STRING_BYTES, MAX_TENSORS
+from .fields import Int32, Message, Octets, Positive, Uint64, WireError, blob, number, one_of, text
+from .frames import ControlName
+from .limits import (
+    MAX_INLINE_PAYLOAD_BYTES,
+    MAX_SCALARS,
+    MAX_STRING_BYTES,
+    MAX_TENSORS,
+    MAX_TRANSPORT_DESCRIPTOR_BYTES,
+    MAX_TRANSPORT_PROFILE_BYTES,
+    REMOTE_BUFFER_ACCESS_READ,
+    REMOTE_BUFFER_ACCESS_READ_WRITE,
+)
 
 
+class RemoteAddressSpace(enum.IntEnum):
+    """Where the memory of a remote tensor is."""
+
+    HOST_INLINE = 1
+    REMOTE_DEVICE = 2
+    REMOTE_WINDOW = 3
+    UB_LDST = 4
+
+
+Access = Annotated[int, number("I", REMOTE_BUFFER_ACCESS_READ, REMOTE_BUFFER_ACCESS_READ_WRITE)]
+SharedSpace = Annotated[
+    RemoteAddressSpace, one_of(RemoteAddressSpace.REMOTE_WINDOW, RemoteAddressSpace.UB_LDST)
+]
+Profile = Annotated[str, text(MAX_TRANSPORT_PROFILE_BYTES)]
+Descriptor = Annotated[bytes, blob(MAX_TRANSPORT_DESCRIPTOR_BYTES)]
+
+
+def identity_of(buffer: Any) -> str:
+    """Return the ids of a buffer, for a message."""
+    return (
+        f"owner_endpoint_id {buffer.owner_endpoint_id}, buffer_id {buffer.buffer_id}, "
+        f"generation {buffer.generation}"
+    )
+
+
+def is_live(buffer: Any) -> bool:
+    """Say whether ids can be those of a buffer."""
+    return bool(buffer.owner_endpoint_id >= 0 and buffer.buffer_id and buffer.generation)
+
+
+def require_live(buffer: Any) -> None:
+    """Refuse ids that no buffer has."""
+    if not is_live(buffer):
+        raise WireError(f"{identity_of(buffer)} is not a live owner buffer identity")
+
+
+def require_span(span: Any) -> None:
+    """Refuse bytes that end beyond 64 bits."""
+    if span.offset + span.nbytes >= 1 << 64:
+        raise WireError(f"offset {span.offset} + nbytes {span.nbytes} do not fit 64 bits")
+
+
+@dataclass(frozen=True)
+class BufferIdentity:
+    """A buffer of an endpoint: what FREE_REMOTE_BUFFER names, and ALLOC_REMOTE_BUFFER returns."""
+
+    owner_endpoint_id: Int32
+    buffer_id: Uint64
+    generation: Uint64
+
+
+# ---------------------------------------------------------------- export of buffers
+@dataclass(frozen=True)
+class ExportBufferRequest(BufferIdentity):
+    """A part of a buffer that its owner shall export."""
+
+    offset: Uint64
+    nbytes: Positive
+    access_flags: Access = REMOTE_BUFFER_ACCESS_READ_WRITE
+    transport_profile: Profile = ""
+
+
+@dataclass(frozen=True)
+class ExportBufferResult(BufferIdentity):
+    """An exported part of a buffer, and how others reach it."""
+
+    address_space: SharedSpace
+    offset: Uint64
+    nbytes: Uint64
+    export_id: Positive
+    remote_addr: Uint64 = 0
+    rkey_or_token: Uint64 = 0
+    ub_ldst_va: Uint64 = 0
+    access_flags: Access = REMOTE_BUFFER_ACCESS_READ_WRITE
+    transport_profile: Profile = ""
+    transport_descriptor: Descriptor = b""
+
+
+def _check_part(part: ExportBufferRequest | ExportBufferResult | CopyRequest) -> None:
+    require_live(part)
+    require_span(part)
+
+
+_EXPORT_REQUEST = Message("EXPORT_BUFFER", ExportBufferRequest, _check_part, reserved=True)
+EXPORT_RESULT = Message("EXPORT_BUFFER result", ExportBufferResult, _check_part, reserved=True)
+encode_export_buffer_request = _EXPORT_REQUEST.encode
+decode_export_buffer_request = _EXPORT_REQUEST.decode
+encode_export_buffer_result = EXPORT_RESULT.encode
+decode_export_buffer_result = EXPORT_RESULT.decode
+
+
+# ---------------------------------------------------------------- import of buffers
+@dataclass(frozen=True)
+class ImportBufferRequest:
+    """An exported buffer that an endpoint shall import, and what it wants to do with it."""
+
+    importer_endpoint_id: Int32
+    requested_access_flags: Access
+    export_desc: Annotated[ExportBufferResult, EXPORT_RESULT]
+
+
+@dataclass(frozen=True)
+class ReleaseImportRequest:
+    """An imported buffer that its importer no longer needs."""
+
+    importer_endpoint_id: Int32
+    owner_endpoint_id: Int32
+    buffer_id: Uint64
+    generation: Uint64
+    import_id: Uint64
+
+
+@dataclass(frozen=True)
+class ImportBufferResult(ReleaseImportRequest):
+    """An imported buffer, and how its importer reaches it."""
+
+    address_space: SharedSpace
+    offset: Uint64
+    nbytes: Uint64
+    remote_addr: Uint64 = 0
+    rkey_or_token: Uint64 = 0
+    ub_ldst_va: Uint64 = 0
+    access_flags: Access = REMOTE_BUFFER_ACCESS_READ_WRITE
+    transport_profile: Profile = ""
+    import_descriptor: Descriptor = b""
+
+
+def _check_import_request(request: ImportBufferRequest) -> None:
+    importer, asked = request.importer_endpoint_id, request.requested_access_flags
+    if importer < 0:
+        raise WireError(
+            f"importer_endpoint_id {importer} is not that of a live imported buffer identity"
+        )
+    if asked & ~request.export_desc.access_flags:
+        raise WireError(
+            f"{asked} is asked for, {request.export_desc.access_flags} is exported",
+            "requested_access_flags",
+        )
+
+
+def _check_imported(imported: ReleaseImportRequest) -> None:
+    if imported.importer_endpoint_id < 0 or imported.import_id == 0 or not is_live(imported):
+        raise WireError(
+            f"importer_endpoint_id {imported.importer_endpoint_id}, {identity_of(imported)}, import_id "
+            f"{imported.import_id} is not a live imported buffer identity"
+        )
+    if isinstance(imported, ImportBufferResult):
+        require_span(imported)
+
+
+_IMPORT_REQUEST = Message(
+    "IMPORT_BUFFER", ImportBufferRequest, _check_import_request, reserved=True
+)
+_IMPORT_RESULT = Message("IMPORT_BUFFER result", ImportBufferResult, _check_imported, reserved=True)
+_RELEASE_IMPORT = Message("RELEASE_IMPORT", ReleaseImportRequest, _check_imported, reserved=True)
+encode_import_buffer_request = _IMPORT_REQUEST.encode
+decode_import_buffer_request = _IMPORT_REQUEST.decode
+encode_import_buffer_result = _IMPORT_RESULT.encode
+decode_import_buffer_result = _IMPORT_RESULT.decode
+encode_release_import_request = _RELEASE_IMPORT.encode
+decode_release_import_request = _RELEASE_IMPORT.decode
+
+
+# ---------------------------------------------------------------- memory of one endpoint
+@dataclass(frozen=True)
+class AllocRequest:
+    """How much memory an endpoint shall provide."""
+
+    nbytes: Positive
+
+
+@dataclass(frozen=True)
+class CopyRequest(BufferIdentity):
+    """Bytes of a buffer to read; or, with data, to write."""
+
+    offset: Uint64
+    nbytes: Positive
+    data: Octets = b""
+
+
+def _check_copy(copy: CopyRequest) -> None:
+    _check_part(copy)
+    if copy.data and len(copy.data) != copy.nbytes:
+        raise WireError(f"{len(copy.data)} bytes of data are not nbytes {copy.nbytes}")
+
+
+ALLOC = Message("ALLOC_REMOTE_BUFFER", AllocRequest)
+IDENTITY = Message("buffer", BufferIdentity, require_live)
+COPY = Message("COPY", CopyRequest, _check_copy)
+
+
+def copy_parts(
+    identity: tuple[int, int, int], offset: int, nbytes: int, data: bytes = b""
+) -> bytes:
+    """Return the payload of a COPY_TO_REMOTE or COPY_FROM_REMOTE."""
+    return COPY.encode(CopyRequest(*identity, offset, nbytes, data))
+
+
+# ---------------------------------------------------------------- what a program asks a link
+class Request(NamedTuple):
+    """A request that a link sends on; `base` is that of references which it provides, or ends."""
+
+    name: ControlName
+    payload: bytes
+    base: int = 0
+
+
+# ---------------------------------------------------------------- where tensors are
 @dataclass(frozen=True)
 class RemoteTensorDesc:
     """Where the memory of a tensor is.
@@ -29,16 +259,16 @@ class RemoteTensorDesc:
     """
 
     address_space: RemoteAddressSpace
-    owner_endpoint_id: fields.Int32 = 0
-    buffer_id: fields.Uint64 = 0
-    offset: fields.Uint64 = 0
-    nbytes: fields.Uint64 = 0
-    remote_addr: fields.Uint64 = 0
-    rkey_or_token: fields.Uint64 = 0
-    generation: fields.Uint64 = 0
-    inline_payload_offset: fields.Uint64 = 0
-    inline_payload_len: fields.Uint64 = 0
-    flags: Annotated[int, fields.number("Q", 0, 0)] = 0
+    owner_endpoint_id: Int32 = 0
+    buffer_id: Uint64 = 0
+    offset: Uint64 = 0
+    nbytes: Uint64 = 0
+    remote_addr: Uint64 = 0
+    rkey_or_token: Uint64 = 0
+    generation: Uint64 = 0
+    inline_payload_offset: Uint64 = 0
+    inline_payload_len: Uint64 = 0
+    flags: Annotated[int, number("Q", 0, 0)] = 0
 
 
 @dataclass(frozen=True)
@@ -67,7 +297,7 @@ class _Config:
     """A configuration, field by field, as `CallConfigWire` has it."""
 
     _KNOBS = struct.Struct(f"<{len(CallConfig._FIELDS)}i")
-    _PREFIX = fields.text(MAX_STRING_BYTES, errors="surrogateescape")
+    _PREFIX = text(MAX_STRING_BYTES, errors="surrogateescape")
     """A path, whose bytes need not be UTF-8."""
 
     def write(self, value: CallConfig) -> bytes:
@@ -130,7 +360,7 @@ class _Tensor:
 
 
 TENSOR = _Tensor()
-_DESC = fields.Message("descriptor", RemoteTensorDesc)
+_DESC = Message("descriptor", RemoteTensorDesc)
 
 
 class _Sidecar:
@@ -175,7 +405,7 @@ class _Args(fields.Whole[RemoteTaskArgsWire]):
     name = "TASK.args"
     _COUNTS = struct.Struct("<II")
     _SIDECAR = _Sidecar()
-    _ARENA = fields.blob(MAX_INLINE_PAYLOAD_BYTES, "inline arena")
+    _ARENA = blob(MAX_INLINE_PAYLOAD_BYTES, "inline arena")
 
     def write(self, value: RemoteTaskArgsWire) -> bytes:
         """Return the bytes of arguments."""
@@ -241,6 +471,86 @@ class TaskPayloadWire:
     args: Annotated[RemoteTaskArgsWire, _ARGS] = field(default_factory=RemoteTaskArgsWire)
 
 
-TASK = fields.Message("TASK", TaskPayloadWire)
+TASK = Message("TASK", TaskPayloadWire)
 encode_task_payload = TASK.encode
 decode_task_payload = TASK.decode
+
+
+# ---------------------------------------------------------------- layouts
+_MOST_DIMS = 64
+
+
+@lru_cache(256)
+def layout_text(layout: Layout) -> str:
+    """Return a layout as it travels; `TypeError` if it has gaps, or elements that cannot be written."""
+    dtype, shape, strides = layout
+    if not is_whole(layout):
+        raise TypeError(
+            f"it has shape {shape} and strides {strides}, and an endpoint gets a copy of its memory from "
+            "the first byte to the last, which must all be its own: give a contiguous array"
+        )
+    descr = repr(dtype_to_descr(dtype))
+    if dtype.hasobject or _dtype_of(descr) != dtype:
+        raise TypeError(f"element type {dtype!r} cannot be written into a message: give its bytes")
+    return json.dumps([descr, shape, strides])
+
+
+@lru_cache(256)
+def read_layout(text: str, nbytes: int | None = None) -> Layout:
+    """Return the layout of a tensor, of so many bytes if they are given, or raise `ValueError`."""
+    try:
+        descr, shape, strides = json.loads(text)
+        layout = _dtype_of(descr), _numbers(shape), _numbers(strides)
+    except Exception as error:
+        raise ValueError(f"{text!r:.200} is no layout: {error}") from None
+    dtype, sizes, steps = layout
+    fits = len(sizes) == len(steps) <= _MOST_DIMS and min(sizes, default=0) >= 0
+    if nbytes is None:
+        nbytes = size_of(layout)
+    if dtype.hasobject or not fits or span_of(layout) != (0, nbytes):
+        raise ValueError(f"{text!r:.200} is no layout of {nbytes} bytes")
+    return layout
+
+
+def size_of(layout: Layout) -> int:
+    """Return how many bytes the elements of a tensor have."""
+    dtype, shape, _ = layout
+    return math.prod(shape) * dtype.itemsize
+
+
+def is_whole(layout: Layout) -> bool:
+    """Say whether all bytes that an array spans are its own, and none lies below its first element."""
+    return span_of(layout) == (0, size_of(layout))
+
+
+def copied_layout(layout: Layout) -> Layout:
+    """Return the layout of an array's copy: its own, or that of its elements in C order."""
+    if is_whole(layout):
+        return layout
+    dtype, shape, _ = layout
+    return dtype, shape, row_major(shape, dtype.itemsize)
+
+
+def layout_of(layouts: Any, wire: bytes) -> Layout:
+    """Return element type, shape and strides of a tensor."""
+    if has_layout(wire):
+        found: Layout = layouts.read(layout_number(wire))
+        return found
+    array = ContinuousTensor._from_wire(wire).numpy()
+    return array.dtype, array.shape, array.strides
+
+
+def as_bytes(layout: Layout, nbytes: int) -> ContinuousTensor:
+    """Return what stands for a tensor that only a layout describes: the bytes of its elements."""
+    size = max(1, layout[0].itemsize)
+    return ContinuousTensor(0, (nbytes // size, size), DataType.UINT8)
+
+
+def _dtype_of(descr: str) -> np.dtype[Any]:
+    return descr_to_dtype(literal_eval(descr))
+
+
+def _numbers(values: Any) -> tuple[int, ...]:
+    if not all(type(one) is int and abs(one) < 1 << 62 for one in values):
+        raise ValueError(f"{values} are not numbers")
+    return tuple(values)

@@ -1,10 +1,19 @@
-"""The trace of an endpoint: its link has the session take it, and fetches the records; see `records`.
+"""The trace of a session: the messages that begin, fetch and end it, what both sides note, and do.
 
-Rule     SEE-REMOTE-1, SEE-REMOTE-2, SEE-REMOTE-3, SEE-REMOTE-4, SEE-REMOTE-6
+A trace of the session's Worker goes into a file without a name at the endpoint. From there it comes,
+piece by piece, as answers of the session's mover, into a file beside that of the parent's trace. Each
+answer says what the clock of the endpoint is, which the link notes. Who reads the file checks it.
+
+    session: Worker ──► file ──► mover          link: asks every 0.2 s ──► file ──► Trace
+                                   └──── piece, clock ────┘    └─ NOTED_CLOCK ──► parent's trace
+
+Rule     REMOTE-HEALTH-4, SEE-REMOTE-1, SEE-REMOTE-2, SEE-REMOTE-3, SEE-REMOTE-4, SEE-REMOTE-6
 """
 
 from __future__ import annotations
 
+import enum
+import hashlib
 import json
 import logging
 import os
@@ -12,29 +21,105 @@ import secrets
 import tempfile
 import threading
 import time
-from typing import IO, Any, BinaryIO
+from typing import IO, TYPE_CHECKING, Annotated, Any, BinaryIO, NamedTuple
 
 from ..errors import TransferError
 from ..jit import layout as L
 from ..workers.reports import cut_utf8, describe_exception
-from . import records
+from .fields import Message, Uint64, blob, text
 from .frames import Frame, OwnFrameType
 from .limits import MAX_ERROR_BYTES
-from .link_frames import LinkFrames
-from .parent_memory import ParentMemory
-from .session_frames import SessionFrames
+
+if TYPE_CHECKING:
+    from .parent_memory import ParentMemory
+    from .session_frames import SessionFrames
 
 log = logging.getLogger("simpler_ref")
 MOST_BYTES = 1 << 34
 """Of the records of one trace: no endpoint may fill the disk of the program's machine."""
 MOST_PIECES = 8
 """How many are fetched before the caller goes on with something else."""
+PIECE = 1 << 18
+"""The most bytes of records that travel at once."""
 
 
+# ---------------------------------------------------------------- messages
+class TraceDetail(enum.IntEnum):
+    """What a session shall note."""
+
+    OFF = 0
+    TASKS = 1
+    ALL = 2
+
+
+class TraceRequest(NamedTuple):
+    """A trace of the session's Worker begins, or is to end; a second OFF lets its records go."""
+
+    detail: TraceDetail
+
+
+class TraceAnswer(NamedTuple):
+    """The key by which records are asked for; at the end how many bytes there are; or what is wrong."""
+
+    sequence: Uint64
+    key: Uint64 = 0
+    size: Uint64 = 0
+    error: Annotated[str, text(MAX_ERROR_BYTES)] = ""
+
+
+class RecordsRequest(NamedTuple):
+    """Asks for the bytes of the records from one on."""
+
+    offset: Uint64
+
+
+class RecordsAnswer(NamedTuple):
+    """The time by the clock of the session, and bytes."""
+
+    time_ns: Uint64
+    data: Annotated[bytes, blob(PIECE)]
+
+
+TRACE = Message("TRACE", TraceRequest)
+TRACE_ANSWER = Message("TRACE answer", TraceAnswer)
+RECORDS = Message("RECORDS", RecordsRequest)
+RECORDS_ANSWER = Message("RECORDS answer", RecordsAnswer)
+
+
+# ---------------------------------------------------------------- notes
+Note = tuple[int, int, int, int]
+"""What, task, time and value, as journals have them."""
+
+
+def frame_word(kind: int, number: int, session: int, *, sent: bool) -> int:
+    """Return the first word of a note about a frame; `number` is that of the one that asks."""
+    operand = kind | (L.FRAME_SENT if sent else 0)
+    operand |= (number & L.FRAME_NUMBER) << 9 | (session & L.FRAME_SESSION) << 40
+    return L.NOTED_FRAME | operand << 8
+
+
+def moved_word(address: str, *, stored: bool) -> int:
+    """Return the first word of a note about a tensor that was moved from or to a mover."""
+    return L.NOTED_MOVED | (int(stored) | peer_of(address) << 1) << 8
+
+
+def peer_of(address: str) -> int:
+    """Return what notes name a mover by."""
+    digest = hashlib.blake2b(address.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") & L.MOVED_PEER
+
+
+def clock_note(asked_ns: int, there_ns: int, came_ns: int) -> Note:
+    """Return how far another clock was ahead between question and answer: plus or minus half the time."""
+    when, half = (asked_ns + came_ns) // 2, max(0, (came_ns - asked_ns + 1) // 2)
+    return L.NOTED_CLOCK | half << 8, 0, when, there_ns - when
+
+
+# ---------------------------------------------------------------- at the link
 class LinkTrace:
     """The trace of one session, and the file into which its records come."""
 
-    def __init__(self, frames: LinkFrames, memory: ParentMemory) -> None:
+    def __init__(self, frames: Any, memory: ParentMemory) -> None:
         self._frames, self._memory = frames, memory
         self._lock = threading.Lock()
         """Held while a piece comes: the thread that sends signs of life fetches some, too."""
@@ -54,7 +139,7 @@ class LinkTrace:
     def _begin(self, file: str, detail: str) -> dict[str, str]:
         """Begin a trace; return why it cannot be."""
         self.drop()
-        told = self._ask(records.TraceDetail[detail.upper()])
+        told = self._ask(TraceDetail[detail.upper()])
         if told.error:
             return {"why": told.error}
         try:
@@ -73,7 +158,7 @@ class LinkTrace:
         if self._file is None:
             return {}
         if self._size is None:
-            self._size = self._ask(records.TraceDetail.OFF).size
+            self._size = self._ask(TraceDetail.OFF).size
         deadline = time.monotonic() + wait_s
         while not self._why and self._came < self._size:
             if time.monotonic() > deadline:
@@ -90,7 +175,7 @@ class LinkTrace:
                 return
             try:
                 for _ in range(MOST_PIECES):
-                    if self._came == self._size or self._fetch(self._file) < records.PIECE:
+                    if self._came == self._size or self._fetch(self._file) < PIECE:
                         break
                 self._file.flush()
             except (OSError, ValueError, TransferError) as error:
@@ -100,12 +185,12 @@ class LinkTrace:
 
     def _fetch(self, file: BinaryIO) -> int:
         """Fetch the next piece, and note the clock that it tells; return its bytes."""
-        question = records.RECORDS.encode(records.RecordsRequest(self._came))
+        question = RECORDS.encode(RecordsRequest(self._came))
         asked_ns = time.monotonic_ns()
         raw = self._memory.mover.ask(self._memory.address, self._key, question)
         came_ns = time.monotonic_ns()
-        piece = records.RECORDS_ANSWER.decode(raw)
-        self._frames.note(records.clock_note(asked_ns, piece.time_ns, came_ns))
+        piece = RECORDS_ANSWER.decode(raw)
+        self._frames.note(clock_note(asked_ns, piece.time_ns, came_ns))
         self._came += len(piece.data)
         most = MOST_BYTES if self._size is None else min(MOST_BYTES, self._size)
         if self._came > most or (self._size is not None and not piece.data):
@@ -123,13 +208,14 @@ class LinkTrace:
     def _let_go(self) -> None:
         """Have the session end its trace, if it has not, and let the records go."""
         for _ in range(2):
-            self._ask(records.TraceDetail.OFF)
+            self._ask(TraceDetail.OFF)
 
-    def _ask(self, detail: records.TraceDetail) -> records.TraceAnswer:
-        raw = records.TRACE.encode(records.TraceRequest(detail))
-        return records.TRACE_ANSWER.decode(self._frames.exchange(OwnFrameType.TRACE, raw).payload)
+    def _ask(self, detail: TraceDetail) -> TraceAnswer:
+        raw = TRACE.encode(TraceRequest(detail))
+        return TRACE_ANSWER.decode(self._frames.exchange(OwnFrameType.TRACE, raw).payload)
 
 
+# ---------------------------------------------------------------- at the session
 class SessionTrace:
     """The trace that a session takes, while its parent takes one.
 
@@ -150,8 +236,8 @@ class SessionTrace:
         """Begin a trace of the inner Worker, or end it; a second time let its records go."""
         key, size, text = 0, 0, ""
         try:
-            detail = records.TRACE.decode(frame.payload).detail
-            if detail != records.TraceDetail.OFF:
+            detail = TRACE.decode(frame.payload).detail
+            if detail != TraceDetail.OFF:
                 key = self._begin(detail)
             elif self._tracing is not None:
                 size = self._end()
@@ -161,10 +247,10 @@ class SessionTrace:
             if self._frames.over:
                 raise
             text = cut_utf8(describe_exception(error), MAX_ERROR_BYTES).decode()
-        answer = records.TraceAnswer(frame.header.sequence, key, size, text)
-        return records.TRACE_ANSWER.encode(answer)
+        answer = TraceAnswer(frame.header.sequence, key, size, text)
+        return TRACE_ANSWER.encode(answer)
 
-    def _begin(self, detail: records.TraceDetail) -> int:
+    def _begin(self, detail: TraceDetail) -> int:
         self.drop()
         file = tempfile.TemporaryFile()  # noqa: SIM115
         try:
@@ -187,13 +273,13 @@ class SessionTrace:
 
     def piece(self, question: bytes) -> bytes:
         """Return the bytes of the records from one on; on the mover's thread."""
-        offset = records.RECORDS.decode(question).offset
+        offset = RECORDS.decode(question).offset
         with self._lock:
             file = self._file
-            data = b"" if file is None else os.pread(file.fileno(), records.PIECE, offset)
+            data = b"" if file is None else os.pread(file.fileno(), PIECE, offset)
         if not data and self._tracing is not None:
             self._kernels.ask_collector(self._mem)  # next time there is what was noted by now
-        return records.RECORDS_ANSWER.encode(records.RecordsAnswer(time.monotonic_ns(), data))
+        return RECORDS_ANSWER.encode(RecordsAnswer(time.monotonic_ns(), data))
 
     def drop(self) -> None:
         """Let the records go, if there are any."""
@@ -205,13 +291,13 @@ class SessionTrace:
                 self._file = None
 
     def _note_frame(self, kind: int, number: int, nbytes: int, sent: bool) -> None:
-        word = records.frame_word(kind, number, self._session_id, sent=sent)
+        word = frame_word(kind, number, self._session_id, sent=sent)
         self._note(word, 0, time.monotonic_ns(), nbytes)
 
     def note_moved(self, address: str, stored: bool, nbytes: int, began: int) -> None:
         """Note a tensor that was moved, if a trace is taken; for any thread."""
         if self._tracing is not None:
-            word = records.moved_word(address, stored=stored)
+            word = moved_word(address, stored=stored)
             self._note(word, nbytes, began, time.monotonic_ns())
 
     def _note(self, what: int, task: int, time_ns: int, value: int) -> None:

@@ -46,7 +46,7 @@ class MemoryUsers:
 
         What other machines have made of the program's memory comes home at the end of a run.
         """
-        if self._life.running and self._life.endpoints.have_tensors:
+        if self._life.running and self._life.endpoints.are_there:
             return None
         return self._view.unended()
 

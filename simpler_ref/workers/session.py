@@ -44,15 +44,12 @@ class RemoteWorkers:
         How many of them run calls.
     take_functions : bool
         Whether functions are registered for those unless said otherwise.
-    have_tensors : bool
-        Whether they may have made what the program's memory will have only at the end of a run.
     are_there : bool
         Whether there are, or may be, any.
     """
 
     sub_workers: int = 0
     take_functions = False
-    have_tensors = False
     are_there = False
 
     def reserve(self) -> None:
@@ -73,10 +70,6 @@ class RemoteWorkers:
 
     def require_same(self, handle: Any) -> None:
         """Refuse a callable for workers of this machine that is one of theirs."""
-
-    def make_stream(self, session: Any, register: Any, add_callable: Any) -> Any:
-        """Return the stream of the calls that they run."""
-        raise AssertionError("they run no calls")
 
     def why_no_calls(self, level: int) -> str:
         """Return why nobody runs calls, and the remedy."""

@@ -17,9 +17,8 @@ import zmq
 from simpler_ref import endpoint
 from simpler_ref.errors import RemoteError
 from simpler_ref.remote import keys
-from simpler_ref.remote.daemon import START, Daemon, common_modules
-from simpler_ref.remote.host_fleet import HostFleet
-from simpler_ref.remote.manifest import to_line
+from simpler_ref.remote.daemon import START, Daemon, HostFleet, common_modules
+from simpler_ref.remote.fleets import to_line
 
 from ..sessions import DEADLINE_S, manifest, stand_in
 from ..support import Gate, sample, wait_until

@@ -9,8 +9,7 @@ import pytest
 
 from simpler_ref.errors import RemoteError
 from simpler_ref.remote import fleets
-from simpler_ref.remote.fleets import ProcessFleet, reached_at, read_manifest
-from simpler_ref.remote.manifest import Announcement, to_line
+from simpler_ref.remote.fleets import Announcement, ProcessFleet, reached_at, read_manifest, to_line
 from simpler_ref.version import __version__
 
 from ..sessions import DEADLINE_S, manifest, stand_in

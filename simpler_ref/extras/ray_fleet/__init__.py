@@ -21,8 +21,15 @@ from contextlib import suppress
 from typing import IO, Any
 
 from ...errors import RemoteError, describe_status
-from ...remote.fleets import Fleet, SessionProcess, read_manifest, session_command, this_python
-from ...remote.manifest import Manifest, to_line
+from ...remote.fleets import (
+    Fleet,
+    Manifest,
+    SessionProcess,
+    read_manifest,
+    session_command,
+    this_python,
+    to_line,
+)
 from ...system.polling import other_end, wait_readable
 from ...system.values import positive_seconds
 

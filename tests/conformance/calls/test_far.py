@@ -359,10 +359,11 @@ def test_a_program_that_only_asks_whether_calls_have_ended_gets_a_new_session():
         assert waits.result() == 3
 
 
-@pytest.mark.long
 @pytest.mark.spec("CALL-FAR-10")
-def test_calls_of_an_endpoint_that_stays_lost_run_elsewhere(tmp_path):
-    fleet = Moody(tmp_path / "moody")
+@pytest.mark.slow("starts two endpoints, and loses one")
+@pytest.mark.parametrize("kind", [Sleepy, pytest.param(Moody, marks=pytest.mark.long)])
+def test_calls_of_a_lost_endpoint_run_elsewhere_also_while_a_session_is_started(tmp_path, kind):
+    fleet = kind(tmp_path / "moody")
     with opened(2, fleet=fleet, mailbox_depth=1) as w:
         assert len({pid().result() for _ in range(4)}) == 2
         fleet.file.touch()
@@ -373,10 +374,14 @@ def test_calls_of_an_endpoint_that_stays_lost_run_elsewhere(tmp_path):
         os.kill(pid_of_lost, signal.SIGKILL)
         wait_until(lambda: not os.path.exists(f"/proc/{pid_of_lost}"))
         (tmp_path / "gate").touch()
-        lost = [error for one in held if (error := one.exception())]
+        lost = [error for one in held if (error := one.exception(timeout=30.0))]
         assert len(lost) <= 1
         assert all(isinstance(one, WorkerLostError) for one in lost)
         assert [add(i, 1).result() for i in range(4)] == [1, 2, 3, 4]
+        assert not w.endpoints()[0]["alive"]
+        if kind is Sleepy:
+            fleet.file.unlink()
+            return
         only = sr.task(workers=0)(far_calls.who)
         with pytest.raises(TaskError, match="lost"):
             only().result()

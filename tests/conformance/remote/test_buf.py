@@ -6,7 +6,7 @@ import struct
 import pytest
 
 from simpler_ref import remote_l3_protocol as wire
-from simpler_ref.remote import buffers
+from simpler_ref.remote import tasks
 from simpler_ref.remote_l3_protocol import RemoteAddressSpace
 from tests.remote_messages import MESSAGES
 
@@ -67,11 +67,11 @@ def test_a_field_whose_value_means_nothing_is_refused(message, words, field, val
 
 @pytest.mark.spec("REMOTE-BUF-7")
 def test_memory_is_asked_for_by_size_and_named_by_identity():
-    written_as(buffers.ALLOC, buffers.AllocRequest(8), struct.pack("<Q", 8))
-    refuse("nbytes", buffers.ALLOC.decode, bytes(8))
-    written_as(buffers.IDENTITY, buffers.BufferIdentity(2, 7, 5), struct.pack("<iQQ", 2, 7, 5))
-    refuse(OWNER, buffers.IDENTITY.decode, struct.pack("<iQQ", 2, 0, 5))
+    written_as(tasks.ALLOC, tasks.AllocRequest(8), struct.pack("<Q", 8))
+    refuse("nbytes", tasks.ALLOC.decode, bytes(8))
+    written_as(tasks.IDENTITY, tasks.BufferIdentity(2, 7, 5), struct.pack("<iQQ", 2, 7, 5))
+    refuse(OWNER, tasks.IDENTITY.decode, struct.pack("<iQQ", 2, 0, 5))
     copy = struct.pack("<iQQQQ", 2, 7, 5, 16, 3) + blob(b"abc")
-    written_as(buffers.COPY, buffers.CopyRequest(2, 7, 5, 16, 3, b"abc"), copy)
-    refuse("data", buffers.COPY.decode, struct.pack("<iQQQQ", 2, 7, 5, 16, 4) + blob(b"abc"))
-    refuse("64 bits", buffers.COPY.decode, struct.pack("<iQQQQ", 2, 7, 5, 2**64 - 1, 4) + blob(b""))
+    written_as(tasks.COPY, tasks.CopyRequest(2, 7, 5, 16, 3, b"abc"), copy)
+    refuse("data", tasks.COPY.decode, struct.pack("<iQQQQ", 2, 7, 5, 16, 4) + blob(b"abc"))
+    refuse("64 bits", tasks.COPY.decode, struct.pack("<iQQQQ", 2, 7, 5, 2**64 - 1, 4) + blob(b""))

@@ -12,7 +12,7 @@ import pytest
 import zmq
 
 from simpler_ref import RemoteWorkerSpec, Worker
-from simpler_ref.remote import records
+from simpler_ref.remote import traces
 from simpler_ref.remote.connection import prepare
 from simpler_ref.remote.frames import OwnFrameType
 from simpler_ref.remote.link import WHY_BYTES, Link
@@ -83,17 +83,17 @@ def test_to_send_on_a_connection_that_has_ended_fails_and_does_not_wait():
 def test_requests_for_a_trace_and_for_its_records_and_their_answers_are_these_bytes():
     assert OwnFrameType.TRACE == 70
     for detail, number in (("OFF", 0), ("TASKS", 1), ("ALL", 2)):
-        asked = records.TraceRequest(records.TraceDetail[detail])
-        written_as(records.TRACE, asked, number.to_bytes(4, "little"))
-    told = records.TraceAnswer(7, 8, 9, "c")
-    written_as(records.TRACE_ANSWER, told, struct.pack("<QQQI1s", 7, 8, 9, 1, b"c"))
+        asked = traces.TraceRequest(traces.TraceDetail[detail])
+        written_as(traces.TRACE, asked, number.to_bytes(4, "little"))
+    told = traces.TraceAnswer(7, 8, 9, "c")
+    written_as(traces.TRACE_ANSWER, told, struct.pack("<QQQI1s", 7, 8, 9, 1, b"c"))
     with pytest.raises(ValueError, match=r"remote_wire: TRACE\.detail"):
-        records.TRACE.decode(b"\3\0\0\0")
-    written_as(records.RECORDS, records.RecordsRequest(5), struct.pack("<Q", 5))
-    told = records.RecordsAnswer(7, b"abc")
-    written_as(records.RECORDS_ANSWER, told, struct.pack("<QI3s", 7, 3, b"abc"))
+        traces.TRACE.decode(b"\3\0\0\0")
+    written_as(traces.RECORDS, traces.RecordsRequest(5), struct.pack("<Q", 5))
+    told = traces.RecordsAnswer(7, b"abc")
+    written_as(traces.RECORDS_ANSWER, told, struct.pack("<QI3s", 7, 3, b"abc"))
     with pytest.raises(ValueError, match=r"RECORDS answer\.data.*too long: 262145 bytes"):
-        records.RECORDS_ANSWER.encode(records.RecordsAnswer(0, bytes(records.PIECE + 1)))
+        traces.RECORDS_ANSWER.encode(traces.RecordsAnswer(0, bytes(traces.PIECE + 1)))
 
 
 @pytest.mark.spec("REMOTE-HEALTH-4")
@@ -101,11 +101,11 @@ def test_a_session_begins_and_ends_a_trace_when_it_is_asked_to():
     with greeted() as (_, client):
         sizes = []
         for detail in ("ALL", "OFF", "OFF", "TASKS", "OFF"):
-            raw = records.TRACE.encode(records.TraceRequest(records.TraceDetail[detail]))
-            told = records.TRACE_ANSWER.decode(client.ask(OwnFrameType.TRACE, raw).payload)
+            raw = traces.TRACE.encode(traces.TraceRequest(traces.TraceDetail[detail]))
+            told = traces.TRACE_ANSWER.decode(client.ask(OwnFrameType.TRACE, raw).payload)
             assert told.sequence == client.order.sent and not told.error
             assert bool(told.key) == (detail != "OFF")
             sizes.append(told.size)
         assert sizes[0] == sizes[2] == sizes[3] == 0 < min(sizes[1], sizes[4])
         wrong = client.ask(OwnFrameType.TRACE, b"\7\0\0\0")
-        assert "7 is not one of OFF 0" in records.TRACE_ANSWER.decode(wrong.payload).error
+        assert "7 is not one of OFF 0" in traces.TRACE_ANSWER.decode(wrong.payload).error

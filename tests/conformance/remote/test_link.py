@@ -19,9 +19,8 @@ from simpler_ref import (
 from simpler_ref.errors import RemoteError
 from simpler_ref.remote import frames
 from simpler_ref.remote.connection import prepare
-from simpler_ref.remote.fleets import read_manifest
+from simpler_ref.remote.fleets import read_manifest, to_line
 from simpler_ref.remote.frames import FrameType, ReadyState
-from simpler_ref.remote.manifest import to_line
 from simpler_ref.remote.session_frames import address_at
 from simpler_ref.remote.tasks import TaskPayloadWire, encode_task_payload
 from tests import far_side

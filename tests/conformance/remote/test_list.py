@@ -48,7 +48,7 @@ def test_a_list_is_a_callable_whose_payload_has_version_two():
     dispatcher = Dispatcher((), False, None, None, None)
     digest = hashlib.sha256(WHOLE_RAW).digest()
     kind = RemoteRegistryTarget.REMOTE_TASK_DISPATCHER, CallableKind.PYTHON_IMPORT
-    other = LIST.encode(replace(WHOLE, parts=()))
+    other = LIST.encode(WHOLE._replace(parts=()))
     command = RegisterCallableCommand(*kind, digest, LIST_VERSION, other)
     with pytest.raises(CallableError, match="not the callable its digest"):
         dispatcher.prepare(command)
@@ -67,7 +67,7 @@ def test_a_list_in_a_message():
 
 def of_task(**wrong):
     """Return a part whose task has other fields."""
-    return replace(PART, tasks=(replace(TASK, **wrong),))
+    return PART._replace(tasks=(TASK._replace(**wrong),))
 
 
 @pytest.mark.spec("REMOTE-LIST-2")
@@ -75,17 +75,17 @@ def of_task(**wrong):
     ("wrong", "text"),
     [
         (of_task(callable=1), "callable: 1 is not one of 1"),
-        (of_task(uses=(replace(USE, tensor=2),)), "2 is not one of 2"),
+        (of_task(uses=(USE._replace(tensor=2),)), "2 is not one of 2"),
         (of_task(gets=(GET._replace(part=1),)), "1 is not one of 1"),
         (of_task(gets=(GET._replace(tensor=2),)), "2 is not one of 2"),
         (of_task(gets=(GET._replace(after=2),)), "after: 2 is not one of 2"),
-        (replace(PART, tensors=(2,)), "tensors: 2 is not one of 2"),
-        (of_task(uses=(replace(USE, tensor=1),)), "a tensor of 24 bytes is said to have 8"),
+        (PART._replace(tensors=(2,)), "tensors: 2 is not one of 2"),
+        (of_task(uses=(USE._replace(tensor=1),)), "a tensor of 24 bytes is said to have 8"),
     ],
 )
 def test_a_list_that_contradicts_itself_is_refused(wrong, text):
     with pytest.raises(ValueError, match=rf"remote_wire: LIST.*{text}"):
-        LIST.encode(replace(WHOLE, parts=(wrong,)))
+        LIST.encode(WHOLE._replace(parts=(wrong,)))
 
 
 @pytest.mark.spec("REMOTE-LIST-1")
@@ -101,7 +101,7 @@ def test_a_replay_in_a_message():
     [(1, "part 1 is not one of the 1"), (0, "1 tensors and 2 scalars, its task 1 and 0")],
 )
 def test_a_replay_that_does_not_fit_its_part_is_refused(part, text):
-    played = PlayedList(replace(WHOLE, parts=(of_task(uses=(replace(USE, layout=""),)),)), None)
+    played = PlayedList(WHOLE._replace(parts=(of_task(uses=(USE._replace(layout=""),)),)), None)
     with pytest.raises(ValueError, match=text):
         one = played.part(part, None)
         Replaying(one, Replay(DIGEST, part, 5, (), b""), None, None, [0], bool)

@@ -22,12 +22,12 @@ from simpler_ref.callable_identity import (
     compute_callable_hashid,
 )
 from simpler_ref.native_chip import ChipCallable
-from simpler_ref.remote import buffers, callables, frames
+from simpler_ref.remote import callables, frames, tasks
 from simpler_ref.remote.tasks import TaskPayloadWire, encode_task_payload
 from tests import chip_kernels, domain_kernels, far_side
 from tests.endpoints import EXISTING, INOUT, INPUT, Program, program
 from tests.raw_session import greeted
-from tests.support import make_args, sample
+from tests.support import make_args
 
 NAME = far_side.name(far_side.nothing)
 DISPATCHER = callables.RemoteRegistryTarget.REMOTE_TASK_DISPATCHER
@@ -166,12 +166,10 @@ def chips():
         yield made
 
 
-@pytest.mark.spec("REMOTE-REG-3", "REMOTE-REG-8", "REMOTE-REG-9")
-@pytest.mark.parametrize("most_inline", sample([1000, callables.MOST_INLINE_BLOB], 1))
-def test_the_chips_of_endpoints_run_chip_callables(chips, monkeypatch, most_inline):
-    monkeypatch.setattr("simpler_ref.remote.callables.MOST_INLINE_BLOB", most_inline)
-    worker, name = chips.worker, f"add-{most_inline}"
-    target = ChipCallable.from_kernel(chip_kernels.add_core(), name)
+@pytest.mark.spec("REMOTE-REG-3", "REMOTE-REG-8")
+def test_the_chips_of_endpoints_run_chip_callables(chips):
+    worker = chips.worker
+    target = ChipCallable.from_kernel(chip_kernels.add_core())
     handle = worker.register(target, workers=[0, 1])
     function = worker.register(far_side.on_a_chip(handle), workers=[0, 1])
     x, y = (worker.share(one) for one in chip_kernels.numbers(100))
@@ -229,11 +227,11 @@ def test_a_staged_blob_is_a_live_buffer_with_the_right_bytes():
             command = callables.encode_register_callable_command(registry, kind, digest, 1, raw)
             return ask(name.PREPARE_REGISTER_CALLABLE, command)
 
-        alloc = buffers.ALLOC.encode(buffers.AllocRequest(len(blob)))
+        alloc = tasks.ALLOC.encode(tasks.AllocRequest(len(blob)))
         token = ask(name.ALLOC_REMOTE_BUFFER, alloc)
         assert "another size or SHA-256" in prepare(token)
-        owner = buffers.IDENTITY.decode(token)
-        ask(name.COPY_TO_REMOTE, buffers.copy_parts(astuple(owner), 0, len(blob), blob))
+        owner = tasks.IDENTITY.decode(token)
+        ask(name.COPY_TO_REMOTE, tasks.copy_parts(astuple(owner), 0, len(blob), blob))
         assert "remote_wire" in prepare(token[:-1])
         assert "another size or SHA-256" in prepare(token, size=len(blob) - 1)
         assert prepare(token) == b""

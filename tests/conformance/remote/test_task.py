@@ -13,8 +13,8 @@ from simpler_ref.errors import RemoteError, TransferError
 from simpler_ref.remote import copies, limits, task_messages
 from simpler_ref.remote.copies import CopiedTensor, Copies, outcome_of
 from simpler_ref.remote.frames import FrameType, OwnFrameType
-from simpler_ref.remote.layouts import layout_text, read_layout
 from simpler_ref.remote.task_messages import RUN, Run, read_run
+from simpler_ref.remote.tasks import layout_text, read_layout
 from simpler_ref.remote_l3_protocol import RemoteAddressSpace, RemoteTensorDesc, RemoteTensorSidecar
 from simpler_ref.task_interface import CallConfig, ContinuousTensor, DataType
 

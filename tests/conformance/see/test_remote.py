@@ -14,7 +14,7 @@ import pytest
 from simpler_ref import RemoteCallable, RemoteWorkerSpec, Trace, Worker, WorkerLostError
 from simpler_ref.errors import TransferError
 from simpler_ref.jit import layout as L
-from simpler_ref.remote import records, traces
+from simpler_ref.remote import traces
 from simpler_ref.remote.frames import OwnFrameType
 from simpler_ref.remote.keys import new_pair
 from simpler_ref.remote.mover import Mover
@@ -186,7 +186,7 @@ def answers(ahead, *trips, when=0):
     told = []
     for there, back in trips:
         when += 1_000_000
-        what, _, at, value = records.clock_note(when, when + there + ahead, when + there + back)
+        what, _, at, value = traces.clock_note(when, when + there + ahead, when + there + back)
         told.append((at, value, what >> 8))
     return told
 
@@ -272,7 +272,7 @@ def test_nothing_is_received_before_it_was_sent_whatever_the_clocks_say(copied):
 @pytest.mark.long
 @pytest.mark.spec("SEE-REMOTE-4")
 def test_an_endpoint_that_cannot_be_traced_is_told_of_by_what_its_parent_has(tmp_path, monkeypatch):
-    refusal = records.TraceAnswer(0, error="no room for a file")
+    refusal = traces.TraceAnswer(0, error="no room for a file")
     monkeypatch.setattr(traces.LinkTrace, "_ask", lambda *_: refusal)
     path = str(tmp_path / "a.trace")
     with program(1) as one, one.worker.trace(path):
@@ -345,7 +345,7 @@ def test_many_records_come_in_pieces_and_all_of_them(two, tmp_path):
         two.run(*[(far_side.many_buffers, None, {"worker": 1})] * 4)
     _, below = Trace.open(path).children
     assert not below.problem and not below.trace.dropped
-    assert os.path.getsize(below.trace.path) > 2 * records.PIECE
+    assert os.path.getsize(below.trace.path) > 2 * traces.PIECE
     assert len(below.trace.tasks) == 4 * far_side.MANY
 
 
@@ -355,10 +355,10 @@ def test_pieces_are_for_who_has_keys_and_key_and_at_most_so_large():
     with session(pair) as (place, connect):
         client = connect()
         client.greet()
-        asked = records.TRACE.encode(records.TraceRequest(records.TraceDetail.ALL))
-        told = records.TRACE_ANSWER.decode(client.ask(OwnFrameType.TRACE, asked).payload)
+        asked = traces.TRACE.encode(traces.TraceRequest(traces.TraceDetail.ALL))
+        told = traces.TRACE_ANSWER.decode(client.ask(OwnFrameType.TRACE, asked).payload)
         assert not told.error
-        question = records.RECORDS.encode(records.RecordsRequest(0))
+        question = traces.RECORDS.encode(traces.RecordsRequest(0))
         pieces = []
         for keys, key in (
             (place.group, told.key),
@@ -368,11 +368,11 @@ def test_pieces_are_for_who_has_keys_and_key_and_at_most_so_large():
             mover = Mover("tcp://127.0.0.1:*", keys, 1.0)
             with suppress(TransferError):
                 raw = mover.ask(place.announcement.tensors, key, question)
-                pieces.append(records.RECORDS_ANSWER.decode(raw))
+                pieces.append(traces.RECORDS_ANSWER.decode(raw))
             mover.close()
     (piece,) = pieces
     assert piece.data.startswith(b"simpler_ref trace") and piece.time_ns > 0
-    assert len(piece.data) <= records.PIECE == 1 << 18
+    assert len(piece.data) <= traces.PIECE == 1 << 18
 
 
 # ---------------------------------------------------------------- what comes is checked
@@ -443,16 +443,16 @@ def test_no_more_comes_than_the_session_has_announced_or_a_disk_should_hold(tmp_
     monkeypatch.setattr(traces, "MOST_BYTES", 100)
 
     def answer(kind, raw):
-        asked = records.TRACE.decode(raw)
-        size = 60 if asked.detail == records.TraceDetail.OFF else 0
-        return SimpleNamespace(payload=records.TRACE_ANSWER.encode(records.TraceAnswer(1, 5, size)))
+        asked = traces.TRACE.decode(raw)
+        size = 60 if asked.detail == traces.TraceDetail.OFF else 0
+        return SimpleNamespace(payload=traces.TRACE_ANSWER.encode(traces.TraceAnswer(1, 5, size)))
 
     for pieces, why in (([70, 70], "140 bytes"), ([50, 0], "50 bytes"), ([50, 11], "61 bytes")):
         left = iter(pieces)
 
         def ask(_address, key, _question, left=left):
             assert key == 5
-            return records.RECORDS_ANSWER.encode(records.RecordsAnswer(9, bytes(next(left))))
+            return traces.RECORDS_ANSWER.encode(traces.RecordsAnswer(9, bytes(next(left))))
 
         frames = SimpleNamespace(
             exchange=answer, note=lambda _: None, place=SimpleNamespace(name="x")
