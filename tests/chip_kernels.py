@@ -159,28 +159,15 @@ def orchestrations() -> bytes:
     return compile_kernel(ORCHESTRATIONS)
 
 
-def _core(what, *signature):
+@functools.cache
+def core(what, *signature) -> CoreCallable:
     return CoreCallable.build(signature, compile_kernel(KERNELS, extra_flags=[f"-DWHAT={what}"]))
 
 
-@functools.cache
-def add_core() -> CoreCallable:
-    return _core(0, D.IN, D.IN, D.OUT)
-
-
-@functools.cache
-def mark_core() -> CoreCallable:
-    return _core(1, D.INOUT)
-
-
-@functools.cache
-def meet_core() -> CoreCallable:
-    return _core(2, D.INOUT)
-
-
-@functools.cache
-def bad_core() -> CoreCallable:
-    return _core(3, D.SCALAR, D.SCALAR)
+add_core = functools.partial(core, 0, D.IN, D.IN, D.OUT)
+mark_core = functools.partial(core, 1, D.INOUT)
+meet_core = functools.partial(core, 2, D.INOUT)
+bad_core = functools.partial(core, 3, D.SCALAR, D.SCALAR)
 
 
 def orchestration(name, signature=(), children=()):
@@ -188,10 +175,12 @@ def orchestration(name, signature=(), children=()):
 
 
 def host_args(*arrays, scalars=()):
-    """Return arguments over arrays of this process, in their order."""
+    """Return arguments over arrays of this process, or tensors, in their order."""
     args = TaskArgs()
-    for array in arrays:
-        args.add_tensor(ContinuousTensor.make(array.ctypes.data, array.shape, array.dtype))
+    for one in arrays:
+        if isinstance(one, np.ndarray):
+            one = ContinuousTensor.make(one.ctypes.data, one.shape, one.dtype)
+        args.add_tensor(one)
     for scalar in scalars:
         args.add_scalar(scalar)
     return args

@@ -90,33 +90,32 @@ int32_t go(SimplerDevice *device, const SimplerChipStorageTaskArgs *args)
 
 
 @pytest.mark.spec("CHIP-ARGS-6")
-def test_a_signature_of_tensors_only_takes_any_number_of_scalars_and_a_launch_up_to_32(chip):
+def test_without_scalars_or_all_in_a_signature_a_launch_takes_up_to_32_scalars_and_16_tensors(chip):
     core = CoreCallable.build([D.INOUT], compile_kernel(NOTES_SCALARS), name="notes")
-    chip.prepare(0, ChipCallable.from_kernel(core))
-    chip.prepare(1, ChipCallable.build([D.INOUT], "go", compile_kernel(NEGATIVE), [(0, core)]))
-    out = np.zeros(32, np.int64)
+    adds = CoreCallable.build((), K.add_core().binary)
+    any_tensors = NEGATIVE.replace("1, args->scalars_, -1", "args->tensor_count_, 0, 0")
+    for slot, (source, one, signature) in enumerate(
+        (
+            (NEGATIVE, core, [D.INOUT]),
+            (any_tensors, adds, [D.IN, D.IN, D.OUT]),
+            (any_tensors, adds, [D.IN] * 17),
+        )
+    ):
+        chip.prepare(slot, ChipCallable.build(signature, "go", compile_kernel(source), [(0, one)]))
+    chip.prepare(3, ChipCallable.from_kernel(core))
+    out, (x, y) = np.zeros(32, np.int64), numbers(8)
     words = "1 tensors and 33 scalars; by its signature it takes 1 tensors and up to 32 scalars"
     with refused(ChipStatus.ARGS, words):
-        chip.run_args(0, host_args(out, scalars=range(33)))
+        chip.run_args(3, host_args(out, scalars=range(33)))
     with refused(ChipStatus.ARGS, "1 tensors and -1 scalars"):
-        chip.run_args(1, host_args(out))
-    for count in (0, 1, 32):
-        chip.run_args(0, host_args(out, scalars=range(1, count + 1)))
-        assert out.tolist() == [*range(1, count + 1)] + [0] * (32 - count)
-
-
-@pytest.mark.spec("CHIP-ARGS-6")
-def test_a_kernel_without_a_signature_takes_any_tensors_up_to_16(chip):
-    core = CoreCallable.build((), K.add_core().binary)
-    go = compile_kernel(NEGATIVE.replace("1, args->scalars_, -1", "args->tensor_count_, 0, 0"))
-    for slot, signature in enumerate(([D.IN, D.IN, D.OUT], [D.IN] * 17)):
-        chip.prepare(slot, ChipCallable.build(signature, "go", go, [(0, core)]))
-    x, y = numbers(8)
-    out = np.zeros(8, np.float32)
-    chip.run_args(0, host_args(x, y, out))
-    assert np.array_equal(out, x + y)
+        chip.run_args(0, host_args(out))
     with refused(ChipStatus.ARGS, "17 tensors and 0 scalars; a kernel takes at most 16 and 32"):
-        chip.run_args(1, host_args(*[x] * 17))
+        chip.run_args(2, host_args(*[x] * 17))
+    for count in (0, 1, 32):
+        chip.run_args(3, host_args(out, scalars=range(1, count + 1)))
+        assert out.tolist() == [*range(1, count + 1)] + [0] * (32 - count)
+    chip.run_args(1, host_args(x, y, x))
+    assert np.array_equal(x, numbers(8)[0] + y)
 
 
 @pytest.mark.spec("CHIP-ARGS-3")
@@ -132,7 +131,7 @@ def test_tensors_that_make_no_sense_are_refused(adder):
 
 
 @pytest.mark.spec("CHIP-ARGS-4")
-def test_knobs_out_of_range_are_refused(adder):
+def test_knobs_out_of_range_and_values_that_cannot_be_are_refused(adder):
     x, y = numbers(4)
     for fields, words in (
         ({"block_dim": 49}, "block_dim is 49; this chip has 48 cores"),
@@ -146,20 +145,16 @@ def test_knobs_out_of_range_are_refused(adder):
     for config, words in ((negative, "block_dim is -1"), (0, "configuration is missing")):
         with pytest.raises(ChipError, match=words):
             adder.run(0, bytes(8), config=config)
-
-
-@pytest.mark.spec("CHIP-ARGS-4")
-def test_values_that_cannot_be_are_refused_before_the_chip_sees_them(chip):
     for kind, call in (
-        *((ValueError, lambda: chip.malloc(0)), (TypeError, lambda: chip.malloc(1.5))),
-        *((ValueError, lambda: chip.free(-1)), (ValueError, lambda: chip.copy_to(0, 1))),
-        (ValueError, lambda: chip.copy_to(0, b"abc", 4)),
-        (ValueError, lambda: chip.copy_from(b"abc", 0)),
-        (TypeError, lambda: chip.prepare("0", b"")),
-        (ValueError, lambda: chip.run(0, bytes(8), 8, b"short")),
+        *((ValueError, lambda: adder.malloc(0)), (TypeError, lambda: adder.malloc(1.5))),
+        *((ValueError, lambda: adder.free(-1)), (ValueError, lambda: adder.copy_to(0, 1))),
+        (ValueError, lambda: adder.copy_to(0, b"abc", 4)),
+        (ValueError, lambda: adder.copy_from(b"abc", 0)),
+        (TypeError, lambda: adder.prepare("0", b"")),
+        (ValueError, lambda: adder.run(0, bytes(8), 8, b"short")),
         *((ValueError, lambda: ChipWorker(-1)), (TypeError, lambda: ChipWorker("0"))),
-        (TypeError, lambda: chip.run(0, bytes(8), 8, None)),
-        (TypeError, lambda: chip.run_args(0, TaskArgs(), 3)),
+        (TypeError, lambda: adder.run(0, bytes(8), 8, None)),
+        (TypeError, lambda: adder.run_args(0, TaskArgs(), 3)),
     ):
         with pytest.raises(kind):
             call()

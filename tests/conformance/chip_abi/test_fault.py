@@ -17,15 +17,6 @@ from tests.system.programs import Fork
 from .conftest import refused
 
 
-@pytest.fixture
-def bad(adder):
-    adder.prepare(1, ChipCallable.from_kernel(K.bad_core()))
-    yield adder
-    x, y = numbers(10)  # after each failure the chip works as before
-    adder.run_args(0, host_args(x, y, x))
-    assert np.array_equal(x, np.arange(10) + 0.5)
-
-
 @pytest.mark.spec("CHIP-FAULT-1", "CHIP-FAULT-4")
 @pytest.mark.parametrize("block_dim", [1, 8])
 @pytest.mark.parametrize(
@@ -43,14 +34,18 @@ def bad(adder):
         ),
     ],
 )
-def test_a_kernel_that_fails_is_named_with_its_block(bad, block_dim, what, value, words, code):
+def test_a_kernel_that_fails_is_named_with_its_block(adder, block_dim, what, value, words, code):
+    adder.prepare(1, ChipCallable.from_kernel(K.bad_core()))
     block = rf"kernel func_id 0 \(block {block_dim - 1} of {block_dim}\) "
     for _ in range(3):
         with refused(code, block + words):
-            bad.run_args(1, host_args(scalars=[what, value]), CallConfig(block_dim=block_dim))
+            adder.run_args(1, host_args(scalars=[what, value]), CallConfig(block_dim=block_dim))
+    x, y = numbers(10)  # the chip works as before
+    adder.run_args(0, host_args(x, y, x))
+    assert np.array_equal(x, np.arange(10) + 0.5)
 
 
-@pytest.mark.spec("CHIP-FAULT-1")
+@pytest.mark.spec("CHIP-FAULT-1", "CHIP-FAULT-4")
 @pytest.mark.parametrize(
     ("name", "words", "code"),
     [
@@ -58,30 +53,20 @@ def test_a_kernel_that_fails_is_named_with_its_block(bad, block_dim, what, value
         ("fails", "fails: no luck today", "ORCHESTRATION"),
         ("crashes", "orchestration function crashes wrote to a bad address 0x10", "FAULT"),
         ("allocates_too_much", "no room for 1125899906842624", "MEMORY"),
-    ],
-)
-def test_an_orchestration_function_that_fails_says_why(chip, name, words, code):
-    chip.prepare(0, orchestration(name))
-    for _ in range(2):
-        with refused(ChipStatus[code], words):
-            chip.run_args(0, host_args())
-
-
-@pytest.mark.spec("CHIP-FAULT-1", "CHIP-FAULT-4")
-@pytest.mark.parametrize(
-    ("name", "words", "code"),
-    [
         ("launches_unknown", "func_id 99 and has no such child", "ARGS"),
         ("launches_too_wide", "over 1048576 blocks; this chip has 48", "CONFIG"),
         ("launches_with_less", "with 2 tensors and 0 scalars; by its signature it takes 3", "ARGS"),
         ("launches_on_host", "as tensor 1, which are not device memory", "ADDRESS"),
     ],
 )
-def test_a_launch_that_cannot_be_fails_the_run(chip, name, words, code):
+def test_an_orchestration_function_that_fails_or_launches_what_cannot_be_says_why(
+    chip, name, words, code
+):
     chip.prepare(0, orchestration(name, [*ADD, D.SCALAR], [(0, K.add_core())]))
     x, y = numbers(4)
-    with refused(ChipStatus[code], words):
-        chip.run_args(0, host_args(x, y, x, scalars=[y.ctypes.data]))
+    for _ in range(2):
+        with refused(ChipStatus[code], words):
+            chip.run_args(0, host_args(x, y, x, scalars=[y.ctypes.data]))
     assert np.array_equal(x, numbers(4)[0])
 
 

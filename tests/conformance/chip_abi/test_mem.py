@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simpler_ref.native_chip import ChipCallable, ChipError, ChipStatus, ChipWorker
-from simpler_ref.task_interface import ContinuousTensor, DataType, TaskArgs
+from simpler_ref.task_interface import ContinuousTensor, DataType
 from tests import chip_kernels as K
 from tests.chip_kernels import ADD, D, host_args, numbers, orchestration
 
@@ -18,13 +18,6 @@ from .conftest import refused
 
 def child(address, count):
     return ContinuousTensor.make(address, (count,), DataType.FLOAT32, child_memory=True)
-
-
-def tensors(*given):
-    args = TaskArgs()
-    for one in given:
-        args.add_tensor(one)
-    return args
 
 
 @pytest.mark.spec("CHIP-MEM-1")
@@ -81,11 +74,8 @@ def test_child_memory_stays_between_runs_and_must_be_in_one_live_allocation(adde
     x, y = numbers(50)
     at = adder.malloc(200)
     adder.copy_to(at, np.zeros(50, np.float32))
-    args = host_args(x)
-    args.add_tensor(child(at, 50))
-    args.add_tensor(child(at, 50))
     for _ in range(3):
-        adder.run_args(0, args)
+        adder.run_args(0, host_args(x, child(at, 50), child(at, 50)))
     back = np.empty(50, np.float32)
     adder.copy_from(back, at)
     assert np.array_equal(back, 3 * x)
@@ -93,10 +83,8 @@ def test_child_memory_stays_between_runs_and_must_be_in_one_live_allocation(adde
     for address, count in wrong:
         if (address, count) == (at, 50):
             adder.free(at)
-        args = host_args(x, y)
-        args.add_tensor(child(address, count))
         with refused(ChipStatus.ADDRESS, "not inside one live allocation"):
-            adder.run_args(0, args)
+            adder.run_args(0, host_args(x, y, child(address, count)))
 
 
 @pytest.mark.spec("CHIP-MEM-6")
@@ -132,7 +120,7 @@ def test_another_devices_address_is_refused_with_both_devices(number):
             lambda: chip.copy_to(foreign, host),
             lambda: chip.copy_from(host, foreign),
             lambda: chip.free(foreign),
-            lambda: chip.run_args(0, tensors(child(mine, 10), child(foreign, 10), child(mine, 10))),
+            lambda: chip.run_args(0, host_args(host, child(foreign, 10), child(mine, 10))),
             lambda: chip.run_args(1, host_args(host, host, host, scalars=[foreign])),
         ):
             words = f"address {foreign:#x} belongs to device 3, this is device {number}$"
@@ -146,6 +134,5 @@ def test_another_devices_address_is_refused_with_both_devices(number):
 @pytest.mark.spec("CHIP-MEM-5")
 def test_the_host_finds_inputs_that_are_not_there(adder):
     nowhere = ContinuousTensor.make(0x10, (10,), DataType.FLOAT32)
-    args = tensors(nowhere, *(host_args(*numbers(10)).tensor(i) for i in range(2)))
     with pytest.raises(ChipError, match=r"tensor 0: the host memory .* read a bad address 0x10"):
-        adder.run_args(0, args)
+        adder.run_args(0, host_args(nowhere, *numbers(10)))

@@ -48,7 +48,7 @@ def test_blocks_may_wait_for_each_other_when_there_is_a_thread_for_each(chip):
 
 
 @pytest.mark.spec("CHIP-RUN-3")
-def test_tensors_that_are_the_same_or_overlap_do_so_on_the_device_too(adder):
+def test_tensors_overlap_on_the_device_too_and_what_is_only_read_is_not_written_back(adder):
     x, y = numbers(100)
     wanted = x + y
     adder.run_args(0, host_args(x, y, x), CallConfig(block_dim=1))
@@ -56,11 +56,6 @@ def test_tensors_that_are_the_same_or_overlap_do_so_on_the_device_too(adder):
     memory, ones = np.arange(10, dtype=np.float32), np.ones(9, np.float32)
     adder.run_args(0, host_args(memory[:-1], ones, memory[1:]), CallConfig(block_dim=1))
     assert memory.tolist() == [float(k) for k in range(10)]  # each read what was written before it
-
-
-@pytest.mark.spec("CHIP-RUN-3")
-def test_what_is_only_read_is_not_written_back(adder):
-    x, y = numbers(100)
     x.flags.writeable = y.flags.writeable = False
     page = np.frombuffer(mmap.mmap(-1, 4096, prot=mmap.PROT_READ), np.float32, 100)
     out = np.zeros(100, np.float32)

@@ -36,15 +36,11 @@ def installed():
 
 
 @pytest.mark.spec("COMPAT-NAMES-1")
-def test_a_name_of_the_table_is_the_module_beside_it(installed):
+def test_programs_import_modules_and_names_of_the_table_in_every_way(installed):
     for original, here in NAMES:
         found = importlib.import_module(original)
         assert not here or found is importlib.import_module(f"simpler_ref.{here}")
     assert {*compat._modules(), "simpler"} == {name for name, _ in NAMES}
-
-
-@pytest.mark.spec("COMPAT-NAMES-1")
-def test_programs_import_modules_and_names_in_every_way(installed):
     compat.install()
     scope = {}
     exec(
@@ -80,16 +76,24 @@ def test_another_module_of_such_a_name_is_left_alone(monkeypatch, name):
 
 
 @pytest.mark.spec("COMPAT-NAMES-2")
-def test_log_levels_have_names_in_logging():
+def test_log_levels_have_names_in_logging_and_the_root_logger_shows_one_by_its_name(monkeypatch):
     levels = [getattr(log_levels, f"V{i}") for i in range(10)]
     assert levels == list(range(levels[0], levels[0] + 10))
     assert log_levels.V5 == logging.INFO and logging.getLevelName(logging.INFO) == "INFO"
     assert levels[0] > logging.DEBUG and levels[9] < logging.WARNING
     assert log_levels.NUL > logging.CRITICAL
-    logger = logging.Logger("some")
+    logger, root = logging.Logger("some"), logging.getLogger()
     for name, level in log_levels.LEVELS.items():
         logger.setLevel(name)
         assert logger.level == level
+    monkeypatch.setenv("PTO_LOG_LEVEL", "")
+    monkeypatch.setattr(root, "handlers", [])
+    monkeypatch.setattr(root, "level", root.level)
+    for name, level in (("warn", logging.WARNING), ("V3", levels[3]), ("nul", log_levels.NUL)):
+        ports.configure_logging(name)
+        assert (root.level, os.environ["PTO_LOG_LEVEL"]) == (level, name.lower())
+    with pytest.raises(ValueError, match="log_level='loud': it is one of debug, v0"):
+        ports.configure_logging("loud")
 
 
 @pytest.mark.spec("COMPAT-NAMES-2")
@@ -160,7 +164,7 @@ def test_kernels_are_compiled_with_the_headers_that_the_program_names(tmp_path, 
 
 
 @pytest.mark.spec("COMPAT-NAMES-1")
-def test_tensors_are_described_if_they_are_contiguous_tensors_of_a_datatype():
+def test_contiguous_tensors_of_a_datatype_are_described_and_frames_go_through_a_socket():
     with simpler_ref.Worker(3, num_sub_workers=1, child_mode="thread") as w:
         x = w.zeros((2, 3), np.float32)
         made = ports.make_tensor_arg(x)
@@ -171,10 +175,6 @@ def test_tensors_are_described_if_they_are_contiguous_tensors_of_a_datatype():
     assert ports.torch_dtype_to_datatype("torch.float32") == F32
     with pytest.raises(KeyError):
         ports.torch_dtype_to_datatype("torch.float64")
-
-
-@pytest.mark.spec("COMPAT-NAMES-1")
-def test_frames_go_through_a_socket():
     one, other = socket.socketpair()
     with one, other:
         header = FrameHeader(FrameType.HEALTH, 1, 2, 3, payload_bytes=4)
@@ -184,20 +184,3 @@ def test_frames_go_through_a_socket():
         one.close()
         with pytest.raises(EOFError, match="after 4 of 40 bytes"):
             ports.read_frame(other)
-
-
-@pytest.mark.spec("COMPAT-NAMES-2")
-def test_the_root_logger_shows_a_level_by_its_name(monkeypatch):
-    monkeypatch.setenv("PTO_LOG_LEVEL", "")
-    root = logging.getLogger()
-    monkeypatch.setattr(root, "handlers", [])
-    monkeypatch.setattr(root, "level", root.level)
-    for name, level in {
-        "warn": logging.WARNING,
-        "V3": log_levels.V3,
-        "nul": log_levels.NUL,
-    }.items():
-        ports.configure_logging(name)
-        assert (root.level, os.environ["PTO_LOG_LEVEL"]) == (level, name.lower())
-    with pytest.raises(ValueError, match="log_level='loud': it is one of debug, v0"):
-        ports.configure_logging("loud")

@@ -27,14 +27,13 @@ def test_run_calls_the_orch_function_once_on_the_calling_thread(w, given):
     w.run(lambda *call: calls.append((*call, threading.get_ident())), *given)
     [(orch, args, config, thread)] = calls
     wanted, default = given or (None, CallConfig())
-    assert args is wanted
+    assert args is wanted and thread == threading.get_ident() and callable(orch.submit_sub)
     assert config is default if given else config.to_bytes() == default.to_bytes()
-    assert callable(orch.submit_sub)
-    assert thread == threading.get_ident()
 
 
-@pytest.mark.spec("ORCH-API-2")
-def test_submit_sub_takes_no_config_returns_none_and_passes_an_empty_task_args_if_given_none(w):
+@pytest.mark.spec("ORCH-API-2", "ORCH-API-3")
+def test_the_orch_function_opens_scopes_drains_and_submits_without_config_and_result(w):
+    """A task submitted without arguments gets an empty TaskArgs."""
     seen, nothing = w.share([-1, -1, -1]), w.register(lambda: None)
 
     @w.register
@@ -42,24 +41,17 @@ def test_submit_sub_takes_no_config_returns_none_and_passes_an_empty_task_args_i
         seen[:] = args.tensor_count(), args.scalar_count(), isinstance(args, TaskArgs)
 
     def orch_fn(orch, args, config):
-        with pytest.raises(TypeError):
-            orch.submit_sub(look, TaskArgs(), config)
-        assert orch.submit_sub(nothing, TaskArgs()) is None
-        assert orch.submit_sub(look) is None
-
-    assert (w.run(orch_fn).tasks, seen.tolist()) == (2, [0, 0, 1])
-
-
-@pytest.mark.spec("ORCH-API-3")
-def test_the_orch_function_can_open_and_end_scopes_and_drain(w):
-    def orch_fn(orch, args, config):
-        orch.drain()
         with orch.scope():
+            with pytest.raises(TypeError):
+                orch.submit_sub(look, TaskArgs(), config)
             orch.scope_begin()
+            assert orch.submit_sub(nothing, TaskArgs()) is None
+            assert orch.submit_sub(look) is None
             orch.drain()
+            assert seen.tolist() == [0, 0, 1]
             orch.scope_end()
 
-    w.run(orch_fn)
+    assert w.run(orch_fn).tasks == 2
 
 
 @pytest.mark.spec("ORCH-API-4")
@@ -149,7 +141,6 @@ def test_the_tail_is_where_the_oldest_byte_still_held_begins(driver):
     assert (rings.heap_tail(1), rings.heap_top(1), rings.heap_held(1)) == (1024, 3072, 2048)
 
 
-# ---------------------------------------------------------------- a look at a task
 def view_of(driver):
     """Return a look at an engine that is driven by hand, without a Worker that knows names."""
     names = SimpleNamespace(callable_name=lambda word, key: "?", worker_name=str)
@@ -222,11 +213,13 @@ DOCUMENTED = {
 
 
 @pytest.mark.spec("ORCH-API-6")
-def test_a_look_has_each_field_that_the_documents_give_a_slot_and_the_page_lists_them():
+def test_a_look_has_each_field_of_the_documents_as_the_page_lists_them_and_changes_nothing(driver):
     section = (ROOT / "docs/design/orchestrator.md").read_text().split("## What a slot shows")[1]
     rows = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
     assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == DOCUMENTED
     assert all(hasattr(slots.TaskView, name) for name in DOCUMENTED)
+    changes = {"alloc", "release", "reset_to_empty", "shutdown"}
+    assert changes <= set(dir(Ring)) and not changes & set(dir(view_of(driver)))
 
 
 @pytest.mark.spec("ORCH-API-6")
@@ -315,9 +308,3 @@ def test_a_look_during_which_the_state_changes_is_taken_again(driver, monkeypatc
     monkeypatch.setattr(slots, "consumers", go_on)
     look = view_of(driver).slot_state(driver.id(slot))
     assert (look.state, look.fanin_released) == (TaskState.RUNNING, 1)
-
-
-@pytest.mark.spec("ORCH-API-6")
-def test_the_rings_of_a_worker_have_nothing_that_would_change_them(driver):
-    changes = {"alloc", "release", "reset_to_empty", "shutdown"}
-    assert changes <= set(dir(Ring)) and not changes & set(dir(view_of(driver)))

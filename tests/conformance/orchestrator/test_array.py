@@ -21,35 +21,24 @@ def arena():
 
 @pytest.mark.spec("ORCH-ARRAY-2")
 def test_memory_is_told_of_before_it_is_given_out_again_and_a_signal_loses_none(arena):
+    """A full arena says how much is left."""
     told = []
 
     def interrupted(low, high):
         told.append((low, high))
         raise KeyboardInterrupt
 
-    old = arena.empty(1 << 16, np.uint8)
+    old = arena.empty((1 << 16) - 2 * ARENA_ALIGN, np.uint8)
     place = old.ctypes.data
+    with pytest.raises(MemoryError, match=f"largest free span of {2 * ARENA_ALIGN}"):
+        arena.empty(3 * ARENA_ALIGN, np.uint8)
     del old
     arena.on_reuse = interrupted
     with pytest.raises(KeyboardInterrupt):
         arena.empty(8, np.uint8)
     arena.on_reuse = lambda *span: told.append(span)
     new = arena.empty(1 << 16, np.uint8)
-    assert (new.ctypes.data, told) == (place, [(place, place + (1 << 16))] * 2)
-
-
-@pytest.mark.spec("ORCH-ARRAY-2")
-def test_a_full_arena_says_how_much_is_left(arena):
-    held = arena.empty((1 << 16) - 2 * ARENA_ALIGN, np.uint8)
-    with pytest.raises(MemoryError, match=f"largest free span of {2 * ARENA_ALIGN}"):
-        arena.empty(3 * ARENA_ALIGN, np.uint8)
-    del held
-
-
-def add_address(args):
-    x, where = args.tensor(0), args.tensor(1).numpy()
-    x.numpy()[...] += 1
-    where[0] = x.data
+    assert (new.ctypes.data, told) == (place, [(place, place + (1 << 16) - 2 * ARENA_ALIGN)] * 2)
 
 
 @pytest.mark.spec("ORCH-ARRAY-1")
@@ -62,7 +51,13 @@ def add_address(args):
 )
 def test_workers_see_an_array_where_it_is_whenever_it_was_made(mode, when):
     with Worker(3, num_sub_workers=1, child_mode=mode) as w:
-        handle, made = w.register(add_address), []
+        made = []
+
+        @w.register
+        def add_address(args):
+            x, where = args.tensor(0), args.tensor(1).numpy()
+            x.numpy()[...] += 1
+            where[0] = x.data
 
         def make():
             made[:] = w.empty((2, 3), np.int32), w.share(np.arange(6)[::2]), w.empty(1, np.uint64)
@@ -72,7 +67,7 @@ def test_workers_see_an_array_where_it_is_whenever_it_was_made(mode, when):
             if when == "in a run":
                 make()
             for x in made[:2]:
-                orch.submit_sub(handle, make_args((x, T.INOUT), (made[2], T.INOUT)))
+                orch.submit_sub(add_address, make_args((x, T.INOUT), (made[2], T.INOUT)))
 
         if when == "before the start":
             make()
@@ -96,31 +91,22 @@ def test_a_shared_copy_keeps_the_order_of_fortran():
             assert copy.tolist() == source.tolist()
 
 
-class Tasks:
-    """Tasks that may use an arena's memory."""
-
-    patience_s = 5.0
-
-    def __init__(self):
-        self.submitted, self.running, self.waited = 0, [], 0
-
-    def unended(self):
-        return self.running
-
-    def wait(self):
-        self.waited += 1
-        del self.running[:1]
-        return bool(self.running) or self.waited == 1
-
-
-@pytest.fixture
-def tasks(arena):
-    made = arena.in_use.users = Tasks()
-    return made
-
-
 @pytest.mark.spec("ORCH-ARRAY-2", "ORCH-ARRAY-4")
-def test_who_finds_no_room_waits_for_tasks(arena, tasks):
+def test_who_finds_no_room_waits_for_tasks(arena):
+    class Tasks:
+        """Tasks that may use the arena's memory."""
+
+        patience_s, submitted, running, waited = 5.0, 0, [], 0
+
+        def unended(self):
+            return self.running
+
+        def wait(self):
+            self.waited += 1
+            del self.running[:1]
+            return bool(self.running) or self.waited == 1
+
+    tasks = arena.in_use.users = Tasks()
     used = arena.empty(1 << 16, np.uint8)
     tasks.submitted, tasks.running = 1, [0]
     del used
@@ -139,24 +125,21 @@ def test_who_finds_no_room_waits_for_tasks(arena, tasks):
         arena.empty(1, np.uint8)
 
 
-def copy(args):
-    args.tensor(1).numpy()[:] = args.tensor(0).numpy()
-
-
 @pytest.mark.spec("ORCH-ARRAY-4")
 @pytest.mark.parametrize(("mode", "depth"), [("process", 1), ("process", 8), ("thread", 8)])
 def test_tasks_of_a_run_read_arrays_that_the_program_has_dropped(mode, depth):
     """There is room for a few of them only: the run waits for tasks to end."""
     options = {"child_mode": mode, "mailbox_depth": depth, "arena_size": 1 << 20}
     with Worker(level=3, num_sub_workers=2, **options) as w:
-        handle, results = w.register(copy), w.zeros((60, 6))
+        results = w.zeros((60, 6))
+        copy = w.register(lambda args: np.copyto(args.tensor(1).numpy(), args.tensor(0).numpy()))
 
         def orch_fn(orch, args, config):
             for number, result in enumerate(results):
                 array = w.full(1 << 14, number)
                 given = make_args((array[-6:], T.INPUT), (result, T.INOUT))
                 del array
-                orch.submit_sub(handle, given)
+                orch.submit_sub(copy, given)
 
         w.run(orch_fn)
         assert results[:, 3].tolist() == list(range(60))

@@ -8,41 +8,32 @@ from hypothesis import strategies as st
 from simpler_ref import ContinuousTensor, DataType, TaskArgs
 from simpler_ref.jit import layout as L
 from simpler_ref.task_interface import TensorArgType as T
-from tests.support import Arg, Driver, auto, inside, writes
+from tests.support import Arg, Driver, auto, writes
 
 
-def output(n):
-    return ContinuousTensor.make(0, (n,), DataType.INT64)
-
-
-@pytest.mark.spec("ORCH-AUTO-1")
-@pytest.mark.parametrize("scopes", range(6))
-def test_an_output_without_address_gets_a_slab_of_the_ring_of_its_depth(driver, scopes):
+@pytest.mark.spec("ORCH-AUTO-1", "ORCH-AUTO-2")
+@pytest.mark.kernels
+@given(sizes=st.lists(st.integers(1, 5000), min_size=1, max_size=5), scopes=st.integers(0, 5))
+def test_slabs_of_a_submit_are_one_claim_of_aligned_disjoint_pieces_in_the_ring_of_its_depth(
+    sizes, scopes
+):
+    driver, ring = Driver(), min(scopes, 3)
     for _ in range(scopes):
         driver.open_scope()
-    slot, ring = driver.submit(auto(3000)), min(scopes, 3)
-    assert inside(driver.address(slot), 3000, driver.ring_word(ring, L.R_BASE), 1 << 16)
-    assert [driver.held(i) for i in range(4)] == [3072 * (i == ring) for i in range(4)]
-
-
-@pytest.mark.spec("ORCH-AUTO-2")
-@pytest.mark.kernels
-@given(sizes=st.lists(st.integers(1, 5000), min_size=1, max_size=5))
-def test_slabs_of_one_submit_are_one_claim_of_aligned_disjoint_pieces(sizes):
-    driver = Driver()
     driver.alloc(700)
     slot = driver.submit(*[auto(size) for size in sizes])
     rounded = [L.round_up(size, 1024) for size in sizes]
-    base = driver.ring_word(0, L.R_BASE)
-    assert driver.held(0) == 1024 + sum(rounded)
-    assert driver.ring_word(0, L.R_NEXT) == 2  # one claim for the alloc, one for the submit
+    base = driver.ring_word(ring, L.R_BASE)
+    held = 1024 + sum(rounded)
+    assert [driver.held(i) for i in range(4)] == [held * (i == ring) for i in range(4)]
+    assert driver.ring_word(ring, L.R_NEXT) == 2  # one claim for the alloc, one for the submit
     assert base % 1024 == 0
     addresses = [driver.address(slot, i) for i in range(len(sizes))]
     assert addresses == [base + 1024 + sum(rounded[:i]) for i in range(len(sizes))]
     driver.finish_run()
     driver.finish(slot)
-    assert driver.held(0) == sum(rounded)  # all of them return when the task is reclaimed
-    assert (driver.reclaim(), driver.held(0)) == (1, 0)
+    assert driver.held(ring) == sum(rounded)  # all of them return when the task is reclaimed
+    assert (driver.reclaim(), driver.held(ring)) == (1, 0)
     driver.close()
 
 
@@ -51,7 +42,8 @@ def test_every_output_without_address_is_written_back_and_no_other_tensor(w):
     handle, x = w.register(lambda args: None), w.empty((4,), np.int64)
     args = TaskArgs()
     for i in range(70):  # more than one word of the output mask
-        args.add_tensor(output(1 + i) if i % 2 else x, T.OUTPUT if i % 3 else T.NO_DEP)
+        empty = ContinuousTensor.make(0, (1 + i,), DataType.INT64)
+        args.add_tensor(empty if i % 2 else x, T.OUTPUT if i % 3 else T.NO_DEP)
     before = [args.tensor(i) for i in range(70)]
     w.run(lambda orch, *_: orch.submit_sub(handle, args))
     for i, tensor in enumerate(before):

@@ -16,37 +16,24 @@ KIB = 1024
 FOREVER = 1e6
 """A time-out that never comes: a call that would need it hangs, and fails the test."""
 SMALL = {"heap_ring_size": 4 * KIB, "alloc_timeout_s": FOREVER}
-SLICE_NS = 50_000_000
-
-
-def wait_for_a_move(driver, taken=None):
-    """Wait for room as the Orch thread does, for a slice."""
-    taken = int(driver.mem[L.WIRING_TAKEN]) if taken is None else taken
-    return driver.k.help_scheduler(driver.mem, -1, -1, taken, SLICE_NS)
 
 
 @pytest.mark.spec("ORCH-BACK-1")
 def test_a_wait_for_room_lasts_until_there_is_something_to_reclaim(driver):
+    def wait():
+        """Wait as the Orch thread does, for a slice."""
+        taken = int(driver.mem[L.WIRING_TAKEN])
+        return driver.k.help_scheduler(driver.mem, -1, -1, taken, 50_000_000)
+
     driver.open_scope()
     task = driver.submit_and_settle(auto(1 << 16))
     driver.close_scope()
     driver.open_scope()
     assert driver.try_alloc(8) == driver.try_submit([auto(1)]) == L.WOULD_BLOCK
-    assert (wait_for_a_move(driver), driver.try_alloc(8)) == (L.TIMED_OUT, L.WOULD_BLOCK)
+    assert (wait(), driver.try_alloc(8)) == (L.TIMED_OUT, L.WOULD_BLOCK)
     driver.finish(task)  # in passes of another thread; no pass will move anything any more
-    assert (driver.consumed_list(), wait_for_a_move(driver)) == ([task], L.OK)
+    assert (driver.consumed_list(), wait()) == ([task], L.OK)
     assert driver.try_alloc(8) >= 0
-
-
-def engine_state(orch):
-    """Return all that a refused call must leave alone: what the Orch thread owns, map and slots."""
-    mem = orch._mem
-    own = mem[L.RING_BLOCK : L.SCHED].copy()
-    # what waiting itself changes
-    own[L.ORCH_PASSES - L.RING_BLOCK : L.SCOPE_STACK - L.RING_BLOCK] = 0
-    entries = mem[int(mem[L.MAP_BASE]) :][: L.ENTRY_WORDS * int(mem[L.MAP_MASK] + 1)]
-    slots = mem[int(mem[L.A_SLOTS]) :][: L.SLOT_WORDS * int(mem[L.SLOTS_USED])]
-    return np.concatenate([own, entries, slots])
 
 
 @pytest.mark.spec("ORCH-BACK-2", "ORCH-BACK-4")
@@ -55,10 +42,21 @@ def test_a_wait_that_times_out_has_changed_nothing_and_the_worker_stays_usable()
         handle = w.register(lambda args: None)
 
         def orch_fn(orch, _args, _config):
+            mem = orch._mem
+
+            def engine_state():
+                """Return what a refused call leaves alone: the Orch thread's words, map, slots."""
+                own = mem[L.RING_BLOCK : L.SCHED].copy()
+                # what waiting itself changes
+                own[L.ORCH_PASSES - L.RING_BLOCK : L.SCOPE_STACK - L.RING_BLOCK] = 0
+                entries = mem[int(mem[L.MAP_BASE]) :][: L.ENTRY_WORDS * int(mem[L.MAP_MASK] + 1)]
+                slots = mem[int(mem[L.A_SLOTS]) :][: L.SLOT_WORDS * int(mem[L.SLOTS_USED])]
+                return np.concatenate([own, entries, slots])
+
             orch.alloc(6 * KIB, "uint8")
             orch.submit_sub(handle, make_args((key(4096), T.OUTPUT)))
             wait_until(lambda: w.progress()[0] == 1)
-            before = engine_state(orch)
+            before = engine_state()
             args = make_args((key(4096), T.INOUT), (key(0, 3 * KIB), T.OUTPUT), scalars=[1])
             wires = list(args._tensors), list(args._scalars)
             for call in (
@@ -68,7 +66,7 @@ def test_a_wait_that_times_out_has_changed_nothing_and_the_worker_stays_usable()
                 with pytest.raises(RingFullError):
                     call()
                 assert (list(args._tensors), list(args._scalars)) == wires
-                assert np.flatnonzero(engine_state(orch) != before).tolist() == []
+                assert np.flatnonzero(engine_state() != before).tolist() == []
             orch.alloc(2 * KIB, "uint8")
             orch.submit_sub(handle, make_args((key(4096), T.INOUT)))
 

@@ -11,15 +11,7 @@ import numpy as np
 import pytest
 
 import simpler_ref as sr
-from simpler_ref import (
-    ContinuousTensor,
-    DataType,
-    HazardError,
-    In,
-    RemoteWorkerSpec,
-    TaskError,
-    Worker,
-)
+from simpler_ref import ContinuousTensor, DataType, HazardError, TaskError, Worker
 from simpler_ref import TensorArgType as T
 from simpler_ref.workers.kinds import SubWorker
 from tests.by_hand import ByHand
@@ -29,7 +21,7 @@ WORDS = 16
 
 
 def look(args):
-    return None
+    pass
 
 
 def fill(args):
@@ -112,7 +104,6 @@ def test_the_error_names_both_tasks_what_they_do_and_where_they_were_submitted(w
     assert all(place in text for place in error.places)
 
 
-# ---------------------------------------------------------------- memory of scopes
 @pytest.mark.spec("ORCH-CHECK-5")
 def test_a_buffer_is_refused_after_its_scope_or_run_even_if_its_bytes_are_another_ones(w):
     kept = []
@@ -133,39 +124,29 @@ def test_a_buffer_is_refused_after_its_scope_or_run_even_if_its_bytes_are_anothe
 
 
 @pytest.mark.spec("ORCH-CHECK-5")
-@pytest.mark.parametrize(
-    ("steps", "kept"),
-    [
-        *(([T.INOUT], True), ([T.OUTPUT_EXISTING], False), ([T.OUTPUT_EXISTING, "drain"], True)),
-        ([T.INPUT, "drain", T.OUTPUT_EXISTING], False),
-    ],
-)
-def test_a_scope_does_not_end_under_a_task_that_does_not_keep_its_memory(w, steps, kept):
-    def orch_fn(orch, args, config):
-        with orch.scope():
-            buffer = orch.alloc(WORDS, np.int64)
-            submits(w, *[step if step == "drain" else [(buffer, step)] for step in steps])(orch)
+def test_a_scope_does_not_end_under_a_task_that_does_not_keep_its_memory(w):
+    def scope_with(*steps):
+        def orch_fn(orch, args, config):
+            with orch.scope():
+                buffer = orch.alloc(WORDS, np.int64)
+                submits(w, *[step if step == "drain" else [(buffer, step)] for step in steps])(orch)
+                if leaves:
+                    raise LookupError("mine")
 
-    if kept:
-        w.run(orch_fn)
-    else:
-        assert hazard_of(w, orch_fn).kind == "use after scope"
+        return orch_fn
 
-
-@pytest.mark.spec("ORCH-CHECK-5")
-def test_an_exception_that_leaves_the_scope_is_not_replaced(w):
-    def orch_fn(orch, args, config):
-        with orch.scope():
-            submits(w, [(orch.alloc(WORDS, np.int64), T.OUTPUT_EXISTING)])(orch)
-            raise LookupError("mine")
-
-    with pytest.raises(LookupError, match="mine"):
-        w.run(orch_fn)
+    leaves, write = False, T.OUTPUT_EXISTING
+    for steps in ([T.INOUT], [write, "drain"]):
+        w.run(scope_with(*steps))
+    for steps in ([write], [T.INPUT, "drain", write]):
+        assert hazard_of(w, scope_with(*steps)).kind == "use after scope"
+    leaves = True
+    with pytest.raises(LookupError, match="mine"):  # is not replaced
+        w.run(scope_with(write))
 
 
-# ---------------------------------------------------------------- arrays that cannot be written
 @sr.task
-def fill_below(x: In):
+def fill_below(x: sr.In):
     ctypes.memset(x.ctypes.data, 7, x.nbytes)
 
 
@@ -194,7 +175,7 @@ def test_a_task_that_writes_its_input_fails(mode):
     "own", [{}, pytest.param({"check": False}, marks=pytest.mark.long)], ids=["checked", "not"]
 )
 def test_a_task_that_writes_its_input_at_an_endpoint_of_a_fleet_fails_unless_it_says_no(own):
-    spec = RemoteWorkerSpec(num_sub_workers=1, serialized=True, options=own)
+    spec = sr.RemoteWorkerSpec(num_sub_workers=1, serialized=True, options=own)
     with Worker(fleet=spec, endpoints=1, check=True) as w:
         handle, y = w.register(fill), w.share(np.zeros(4, np.int64))
         with nullcontext() if own else pytest.raises(TaskError, match="read-only"):
@@ -229,24 +210,8 @@ def test_memory_of_other_workers_is_not_compared():
             overwrite(1, there)
 
 
-# ---------------------------------------------------------------- recordings
 @pytest.mark.spec("ORCH-CHECK-9")
-def test_a_recording_is_checked_while_it_is_made(w, x):
-    def race(orch, args, config):
-        submits(w, [(args.tensor(0), T.INPUT)], [(args.tensor(0), T.INOUT)])(orch)
-
-    def forget(orch, args, config):
-        with orch.scope():
-            buffer = orch.alloc(WORDS, np.int64)
-        submits(w, [(buffer, T.INPUT)])(orch)
-
-    for orch_fn, kind in ((race, "write after read"), (forget, "use after scope")):
-        with pytest.raises(HazardError, match=kind):
-            w.record(orch_fn, make_args((x, T.INPUT)))
-
-
-@pytest.mark.spec("ORCH-CHECK-9")
-def test_replays_work_and_their_arguments_must_not_share_memory(w):
+def test_a_recording_is_checked_when_made_and_arguments_of_replays_must_not_share_memory(w):
     table = w.share(np.ones((3, WORDS), np.int64))
 
     def orch_fn(orch, args, config):
@@ -255,7 +220,19 @@ def test_replays_work_and_their_arguments_must_not_share_memory(w):
         orch.submit_sub(w.add, make_args((buffer, T.INPUT), (args.tensor(0), T.INOUT)))
         orch.submit_sub(w.add, make_args((args.tensor(0), T.INPUT), (args.tensor(1), T.INOUT)))
 
-    graph = w.record(orch_fn, make_args((table[0], T.INPUT), (table[1], T.INPUT)))
+    def race(orch, args, config):
+        submits(w, [(args.tensor(0), T.INPUT)], [(args.tensor(0), T.INOUT)])(orch)
+
+    def forget(orch, args, config):
+        with orch.scope():
+            buffer = orch.alloc(WORDS, np.int64)
+        submits(w, [(buffer, T.INPUT)])(orch)
+
+    first = make_args((table[0], T.INPUT), (table[1], T.INPUT))
+    for wrong, kind in ((race, "write after read"), (forget, "use after scope")):
+        with pytest.raises(HazardError, match=kind):
+            w.record(wrong, first)
+    graph = w.record(orch_fn, first)
     graph.run()
     graph.run(make_args((table[1], T.INPUT), (table[2], T.INPUT)))
     assert table[:, 0].tolist() == [8, 16, 17]

@@ -1,11 +1,12 @@
 """ORCH-FAIL: what a failed task does to the run."""
 
+import os
 import threading
 
 import numpy as np
 import pytest
 
-from simpler_ref import RemoteTraceback, TaskError, Worker
+from simpler_ref import RemoteTraceback, TaskArgs, TaskError, Worker
 from simpler_ref.jit import layout as L
 from simpler_ref.task_interface import TensorArgType as T
 from tests.support import Gate, key, make_args, wait_until
@@ -18,12 +19,6 @@ class Special(Exception):
 
 def fails(args):
     raise Special(f"task {args.scalar(0)} cannot go on")
-
-
-def fail(orch, handle):
-    """Submit a task that fails, and wait until its failure is known."""
-    orch.submit_sub(handle, make_args(scalars=[1]))
-    wait_until(lambda: orch._mem[L.RUN_ERROR] != 0)
 
 
 SUBMIT_OR_ALLOC = pytest.mark.parametrize(
@@ -78,7 +73,8 @@ def test_once_a_failure_is_known_the_next_call_raises_it_and_who_swallows_it_doe
     seen = []
 
     def orch_fn(orch, args, config):
-        fail(orch, failing)
+        orch.submit_sub(failing, make_args(scalars=[1]))
+        wait_until(lambda: orch._mem[L.RUN_ERROR] != 0)
         for _ in range(2):
             with pytest.raises(TaskError, match="Special: task 1") as info:
                 call(orch, works)
@@ -116,28 +112,20 @@ def test_a_call_that_waits_for_room_raises_a_failure_that_becomes_known(call):
 @pytest.mark.spec("ORCH-FAIL-4")
 @pytest.mark.parametrize("level", [3, 5])
 def test_the_message_names_level_kind_and_index_and_ends_with_the_exception(level):
-    with Gate() as go, Gate() as started, Worker(level, num_sub_workers=2) as w:
-        failing, names = w.register(fails), []
+    with Worker(level, num_sub_workers=2) as w:
+        second = w.share(np.zeros(1, np.int64))
 
         @w.register
-        def blocks():
-            started.open(1)
-            go.wait()
+        def fails_there():
+            if os.getpid() == second[0]:
+                raise Special("it cannot go on")
 
-        def orch_fn(orch, args, config):
-            orch.submit_sub(blocks)
-            started.wait()
-            wait_until(lambda: orch.ring.slot_state(0).worker)
-            names.append(orch.ring.slot_state(0).worker)
-            fail(orch, failing)
-            go.open()
-
-        with pytest.raises(RuntimeError) as info:
-            w.run(orch_fn)
-        other, text = 1 - int(names[0].split()[1]), str(info.value)
-        assert f"level {level}" in text and f"sub_worker {other}" in text
-        assert text.endswith(": Special: task 1 cannot go on")
-        assert (info.value.worker, info.value.pid) == (other, w.worker_pids()[other])
+        w.start()
+        second[0] = w.worker_pids()[1]
+        with pytest.raises(RuntimeError, match=f"level {level} sub_worker 1 ") as info:
+            w.run(lambda orch, *_: orch.submit_sub_group(fails_there, [TaskArgs()] * 2))
+        assert str(info.value).endswith(": Special: it cannot go on")
+        assert (info.value.worker, info.value.pid) == (1, second[0])
 
 
 @pytest.mark.spec("ORCH-FAIL-5")

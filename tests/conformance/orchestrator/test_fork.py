@@ -56,8 +56,12 @@ def die():
 
 
 @pytest.mark.spec("ORCH-FORK-1")
-@pytest.mark.parametrize("given", [{}, {"OMP_NUM_THREADS": "3", "BLIS_NUM_THREADS": ""}], ids=str)
+@pytest.mark.parametrize(
+    "given", [{}, {"OMP_NUM_THREADS": "3", "BLIS_NUM_THREADS": "", TOLERANCE: "no"}], ids=str
+)
 def test_constructing_a_worker_sets_the_thread_pool_variables_that_are_not_set(given):
+    """On macOS, and only there, a second OpenMP is tolerated."""
+
     def check(wanted):
         assert {name: os.environ.get(name) for name in (*VARIABLES, TOLERANCE)} == wanted
 
@@ -67,23 +71,16 @@ def test_constructing_a_worker_sets_the_thread_pool_variables_that_are_not_set(g
             wanted = dict.fromkeys(VARIABLES, "1") | {TOLERANCE: None} | given
             check(wanted)
             run_task(w, lambda: check(wanted))
+        os.uname = lambda: types.SimpleNamespace(sysname="Darwin")
+        processes.fork_hygiene_once.cache_clear()
+        Worker(3)
+        check({TOLERANCE: "TRUE"} | {name: wanted[name] for name in VARIABLES} | given)
 
     as_a_new_program(body, **given)
 
 
-@pytest.mark.spec("ORCH-FORK-1")
-def test_on_macos_and_only_there_a_second_openmp_is_tolerated():
-    def body(wanted):
-        os.uname = lambda: types.SimpleNamespace(sysname="Darwin")
-        Worker(3)
-        assert os.environ[TOLERANCE] == wanted
-
-    as_a_new_program(lambda: body("TRUE"))
-    as_a_new_program(lambda: body("no"), **{TOLERANCE: "no"})
-
-
-@pytest.mark.spec("ORCH-FORK-2")
-def test_the_at_fork_hook_is_installed_once_however_many_workers_there_are():
+@pytest.mark.spec("ORCH-FORK-2", "ORCH-FORK-3")
+def test_the_at_fork_hook_is_installed_once_and_declares_the_order_of_locks():
     def body():
         installed, register = [], os.register_at_fork
         os.register_at_fork = lambda **hooks: (installed.append(sorted(hooks)), register(**hooks))
@@ -95,6 +92,10 @@ def test_the_at_fork_hook_is_installed_once_however_many_workers_there_are():
         assert len(installed) == 1
 
     as_a_new_program(body)
+    words = " ".join(processes.fork_hygiene_once.__doc__.split())
+    order = ("callables", "manager", "a worker", "scheduler", "allocator", "tensor map")
+    places = [words.find(name) for name in order]
+    assert -1 not in places and places == sorted(places)
 
 
 def locks_of(owner):
@@ -153,15 +154,6 @@ def test_a_worker_finds_no_lock_of_the_engine_held(how):
         assert taken == 0
 
 
-@pytest.mark.spec("ORCH-FORK-3")
-def test_the_hook_declares_the_order_of_locks():
-    words = " ".join(processes.fork_hygiene_once.__doc__.split())
-    order = ("callables", "manager", "a worker", "scheduler", "allocator", "tensor map")
-    places = [words.find(name) for name in order]
-    assert -1 not in places
-    assert places == sorted(places)
-
-
 @pytest.mark.spec("ORCH-FORK-4")
 def test_all_shared_memory_is_mapped_before_the_first_fork_at_one_address():
     small = {"heap_ring_size": 1 << 16, "arena_size": 1 << 16, "task_window": 64, "values_size": 1}
@@ -195,24 +187,18 @@ def test_all_shared_memory_is_mapped_before_the_first_fork_at_one_address():
 
 
 @pytest.mark.spec("ORCH-FORK-6")
-def test_a_region_has_no_name_and_may_be_larger_than_dev_shm():
+def test_regions_are_shared_memory_objects_without_a_name_that_may_be_larger_than_dev_shm():
     space = os.statvfs("/dev/shm")
     large = (space.f_blocks + 1) * space.f_frsize
-    for nbytes in (2 << 20, large):
+    for nbytes in (large, 5000):
         array = regions.create(nbytes)
         *_, path = shared_spans(os.getpid())[array.ctypes.data]
         assert path == "/memfd:simpler-region (deleted)"
-
-
-@pytest.mark.spec("ORCH-FORK-6")
-def test_regions_are_shared_memory_objects_that_work_as_others_do_once_unlinked():
-    array = regions.create(5000)
     region = regions.region_of(array)
     assert isinstance(region, SharedMemory)
     assert (region.size, len(region.buf), region.name) == (array.nbytes, array.nbytes, "")
     region.unlink()
     region.buf[:3] = b"abc"
-    assert array[:4].tobytes() == b"abc\0"
     region.close()
     region.close()
     assert array[:4].tobytes() == b"abc\0"
@@ -243,10 +229,6 @@ def test_both_kinds_of_workers_have_the_memory_and_no_other_keeps_it(how):
     assert (len(held(os.getpid())), x.tolist()) == (before, [0, 2, 4, 6, 8])
 
 
-def pool_sizes():
-    return [one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"]
-
-
 @pytest.mark.spec("ORCH-FORK-7")
 @pytest.mark.parametrize(
     ("given", "late", "threads"),
@@ -265,6 +247,9 @@ def test_libraries_have_one_thread_in_workers_or_what_their_variable_says(given,
     A variable that is set when its library is there already counts as well: with two threads on one
     core, of which each waits for the other, a small product takes forever.
     """
+
+    def pool_sizes():
+        return [one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"]
 
     def body():
         threadpool_limits(2)  # as on a machine of two cores, should this one have fewer

@@ -62,7 +62,6 @@ def test_submits_that_differ_in_tags_alone_store_the_same_bytes():
     assert (stored[0] == stored[1]).all()
 
 
-# ---------------------------------------------------------------- what a worker process touches
 @pytest.mark.spec("ORCH-INV-3")
 def test_a_worker_process_sees_zeros_where_the_parent_keeps_its_slots():
     with Worker(3, num_sub_workers=1, task_window=64, values_size=1) as w:

@@ -23,7 +23,6 @@ k = Kernels(tensormap)
 MASK = L.MAP_SMALLEST - 1
 
 
-# ---------------------------------------------------------------- against a dictionary
 def keys_that_collide():
     """Return keys whose preferred places are the last and the first few of the small table."""
     by_home = defaultdict(list)
@@ -64,12 +63,6 @@ class Table:
         elif self.reference.get(key) == slot:
             self.reference[key] = self.slabs[key]
         assert self.k.map_erase(self.mem, *signed(key), slot) == gone
-
-    def erase_everything(self):
-        """Erase twice where the owner of a slab takes the place of its producer."""
-        while self.reference:
-            for key, slot in list(self.reference.items()):
-                self.erase(key, slot)
 
     def places(self):
         base, mask = int(self.mem[L.MAP_BASE]), int(self.mem[L.MAP_MASK])
@@ -136,13 +129,14 @@ def test_the_map_equals_a_dictionary_while_it_grows_and_shrinks(seeds, count, st
     for key, slot in list(table.reference.items())[::2]:
         table.erase(key, slot)
     table.check()
-    table.erase_everything()
+    while table.reference:  # twice where the owner of a slab takes the place of its producer
+        for key, slot in list(table.reference.items()):
+            table.erase(key, slot)
     table.check()
     assert not table.places()[:, L.E_SLOT].any()
     table.driver.close()
 
 
-# ---------------------------------------------------------------- what a graph sees
 @pytest.mark.spec("ORCH-MAP-2", "ORCH-MAP-3")
 def test_a_replaced_producer_stays_live_for_the_consumers_it_has(driver):
     driver.open_scope()
@@ -183,8 +177,8 @@ def test_a_reclaimed_task_leaves_the_keys_of_a_newer_producer_alone(driver):
 
 
 @pytest.mark.spec("ORCH-MAP-1", "ORCH-MAP-6", "ORCH-MAP-7")
-def test_a_tensor_map_on_its_own_has_slots_from_zero_and_no_key_for_address_zero():
-    keys = TensorMap()
+def test_a_tensor_map_on_its_own_has_slots_from_zero_and_refuses_what_is_no_address_or_task():
+    keys, high = TensorMap(), 0xFFFF_8000_0000_0040
     assert keys.lookup(4096) == keys.lookup(0) == INVALID
     keys.insert(4096, 0)
     assert (keys.lookup(4096), keys.lookup(4096, owner=0), len(keys)) == (0, INVALID, 1)
@@ -192,61 +186,46 @@ def test_a_tensor_map_on_its_own_has_slots_from_zero_and_no_key_for_address_zero
     assert keys.erase(4096, 0)
     assert len(keys) == 0
     assert not keys.erase(4096)
-    keys.insert(4096, 7)
-    keys.insert(4096, 8, owner=2)
-    assert keys.erase(4096) and not keys.erase(4096), "whatever it named"
-    assert keys.lookup(4096, owner=2) == 8
-    assert keys.erase(4096, owner=2) and len(keys) == 0
+    keys.insert(high, 7)
+    keys.insert(high, 8, owner=2)
+    assert keys.erase(high) and not keys.erase(high), "whatever it named"
     with pytest.raises(ValueError, match="address 0"):
         keys.insert(0, 1)
-
-
-@pytest.mark.spec("ORCH-MAP-7")
-def test_a_tensor_of_no_bytes_is_no_buffer_at_any_address(driver):
-    whole = driver.submit(writes(4096, nbytes=8))
-    driver.submit(writes(4096, nbytes=0), updates(4096, nbytes=0))
-    assert driver.producers(driver.submit(reads(4096, nbytes=0))) == []
-    assert driver.producers(driver.submit(reads(4096, nbytes=8))) == [whole]
-
-
-@pytest.mark.spec("ORCH-MAP-7", "ORCH-CHECK-1")
-@pytest.mark.parametrize("in_bulk", [False, True])
-@pytest.mark.parametrize("check", [False, True])
-def test_an_empty_tile_takes_no_other_ones_place(check, in_bulk):
-    with sr.Worker(level=3, num_sub_workers=2, check=check) as w:
-        nothing, x = w.register(lambda args: None), w.zeros(8, np.float32)
-
-        def tiles(orch, args, config):
-            if in_bulk:
-                for i in (0, 8):
-                    orch.submit_sub_many(nothing, [x[None, i : i + 8]], [T.OUTPUT_EXISTING])
-            else:
-                for i in (0, 8):
-                    orch.submit_sub(nothing, make_args((x[i : i + 8], T.OUTPUT_EXISTING)))
-            orch.submit_sub(nothing, make_args((x, T.INPUT)))
-
-        assert w.run(tiles).edges == w.record(tiles).run().edges == 1
-
-
-@pytest.mark.spec("ORCH-MAP-8")
-def test_overlapping_tensors_with_different_base_addresses_do_not_depend(driver):
-    whole = driver.submit(writes(4096, nbytes=4096))
-    inner = driver.submit(reads(4100, nbytes=8), updates(4104, nbytes=8))
-    assert driver.producers(inner) == []
-    same_base = driver.submit(reads(4096, nbytes=1))
-    assert driver.producers(same_base) == [whole]
-
-
-@pytest.mark.spec("ORCH-MAP-7")
-def test_what_is_no_address_or_task_is_refused_and_changes_nothing():
-    known = TensorMap()
-    known.insert(0xFFFF_8000_0000_0040, 3)
-    for call in (known.lookup, known.erase, lambda value: known.insert(value, 3)):
+    for call in (keys.lookup, keys.erase, lambda value: keys.insert(value, 3)):
         for value, error in (("x", TypeError), (1.5, TypeError), (1 << 64, ValueError)):
             with pytest.raises(error, match=re.escape(f"base_ptr={value!r}")):
                 call(value)
     for value, error in (("x", TypeError), (-1, ValueError), (1 << 62, ValueError)):
         with pytest.raises(error, match=re.escape(f"slot={value!r}")):
-            known.insert(64, value)
-    assert (len(known), known.lookup(0xFFFF_8000_0000_0040)) == (1, 3)
-    assert known.erase(0xFFFF_8000_0000_0040)
+            keys.insert(64, value)
+    assert (len(keys), keys.lookup(high, owner=2)) == (1, 8), "refusals have changed nothing"
+    assert keys.erase(high, owner=2) and len(keys) == 0
+
+
+@pytest.mark.spec("ORCH-MAP-7", "ORCH-CHECK-1")
+@pytest.mark.parametrize("check", [False, True])
+def test_an_empty_tile_takes_no_other_ones_place(check):
+    with sr.Worker(level=3, num_sub_workers=2, check=check) as w:
+        nothing, x = w.register(lambda args: None), w.zeros(8, np.float32)
+
+        def tiles(orch, args, config):
+            for i in (0, 8):
+                orch.submit_sub(nothing, make_args((x[i : i + 8], T.OUTPUT_EXISTING)))
+            orch.submit_sub(nothing, make_args((x, T.INPUT)))
+
+        def tiles_in_bulk(orch, args, config):
+            for i in (0, 8):
+                orch.submit_sub_many(nothing, [x[None, i : i + 8]], [T.OUTPUT_EXISTING])
+            orch.submit_sub(nothing, make_args((x, T.INPUT)))
+
+        for program in (tiles, tiles_in_bulk):
+            assert w.run(program).edges == w.record(program).run().edges == 1
+
+
+@pytest.mark.spec("ORCH-MAP-7", "ORCH-MAP-8")
+def test_only_tensors_with_bytes_and_the_same_base_address_depend(driver):
+    whole = driver.submit(writes(4096, nbytes=4096))
+    driver.submit(writes(4096, nbytes=0), updates(4096, nbytes=0))
+    inner = driver.submit(reads(4100, nbytes=8), updates(4104, nbytes=8), reads(4096, nbytes=0))
+    assert driver.producers(inner) == []
+    assert driver.producers(driver.submit(reads(4096, nbytes=1))) == [whole]

@@ -44,7 +44,6 @@ def after(driver, slot):
     return [edge.producer for edge in driver.edges(slot) if edge.consumer == mark]
 
 
-# ---------------------------------------------------------------- who waits
 @pytest.mark.kernels
 @pytest.mark.spec("ORCH-READS-1")
 @pytest.mark.parametrize("write", [writes, overwrites, updates])
@@ -74,7 +73,6 @@ def test_a_buffer_that_is_used_again_and_again_gives_no_more_edges(tracking):
     assert driver.mem[L.ACCESS_COUNT] == 4
 
 
-# ---------------------------------------------------------------- failures
 @pytest.mark.kernels
 @pytest.mark.spec("ORCH-READS-1")
 def test_a_writer_starts_after_a_reader_that_has_failed(driver):
@@ -110,43 +108,22 @@ def test_a_task_that_fails_unstarted_stands_for_the_readers_that_it_has_waited_f
     assert driver.states(new_reader, writer) == [FAILED, RUNNING]
 
 
-def wait_and_copy(gate):
-    def copy(args):
-        gate.wait()
-        args.tensor(1).numpy()[:] = args.tensor(0).numpy()
-
-    return copy
+def copy(args):
+    args.tensor(1).numpy()[:] = args.tensor(0).numpy()
 
 
 def fill(args):
     args.tensor(0).numpy()[:] = 7
 
 
-def look(args):
-    return None
-
-
-def fail(args):
-    raise ValueError("on purpose")
-
-
 @pytest.fixture(scope="module", params=["process", "thread"])
 def w(request):
-    with (
-        Gate() as gate,
-        Worker(
-            3, num_sub_workers=2, child_mode=request.param, track_reads=True, check=True
-        ) as made,
-    ):
-        made.gate, made.copy = gate, made.register(wait_and_copy(gate))
-        made.fill, made.fail, made.look = map(made.register, (fill, fail, look))
+    options = {"child_mode": request.param, "track_reads": True, "check": True}
+    with Gate() as gate, Worker(3, num_sub_workers=2, **options) as made:
+        made.gate, made.copy = gate, made.register(lambda args: (gate.wait(), copy(args)))
+        made.fill, made.look = made.register(fill), made.register(lambda args: None)
         made.start()
         yield made
-
-
-def noted(w):
-    mem = w._session.engine.mem
-    return int(mem[L.ACCESS_COUNT]), int(mem[L.GRIDS_USED])
 
 
 @pytest.mark.spec("ORCH-READS-1")
@@ -168,10 +145,9 @@ def test_a_reader_finds_what_was_there_when_it_was_submitted(w, read, written, e
 
     assert w.run(orch_fn).edges == edges, "views that share no byte do not wait"
     assert y.tolist() == before and (x[written] == 7).all()
-    assert noted(w) == (0, 0)
+    assert w._session.engine.mem[[L.ACCESS_COUNT, L.GRIDS_USED]].tolist() == [0, 0]
 
 
-# ---------------------------------------------------------------- with other things
 @pytest.mark.spec("ORCH-READS-1")
 def test_a_write_after_a_read_is_no_hazard_any_more_but_other_hazards_are(w):
     x = w.share(np.arange(WORDS))
@@ -197,11 +173,12 @@ def test_a_write_after_a_read_is_no_hazard_any_more_but_other_hazards_are(w):
 def test_endpoints_keep_the_order_too():
     with Worker(fleet=ProcessFleet(), endpoints=2, num_sub_workers=1, track_reads=True) as w:
         x, y = w.share(np.arange(WORDS)), w.zeros((2, WORDS), np.int64)
-        copy, write = w.register(slow_copy), w.register(fill)
+        slow_copy = w.register(lambda args: (time.sleep(0.3), copy(args)))
+        write = w.register(fill)
 
         def orch_fn(orch, *_):
             for row in y:
-                orch.submit_sub(copy, make_args((x, T.INPUT), (row, T.INOUT)))
+                orch.submit_sub(slow_copy, make_args((x, T.INPUT), (row, T.INOUT)))
             orch.submit_sub(write, make_args((x[4:], T.OUTPUT_EXISTING)))
 
         graph = w.record(orch_fn)
@@ -209,11 +186,6 @@ def test_endpoints_keep_the_order_too():
             x[:] = np.arange(WORDS)
             assert run().edges == 2
             assert (y == np.arange(WORDS)).all() and (x[4:] == 7).all()
-
-
-def slow_copy(args):
-    time.sleep(0.3)
-    args.tensor(1).numpy()[:] = args.tensor(0).numpy()
 
 
 @pytest.mark.spec("ORCH-READS-1")

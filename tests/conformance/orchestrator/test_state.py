@@ -7,18 +7,7 @@ from simpler_ref.jit import slots as events
 from simpler_ref.jit.slots import EVENTS
 from simpler_ref.task_interface import TaskState
 from tests.spec_rules import tables
-from tests.support import (
-    COMPLETED,
-    CONSUMED,
-    FAILED,
-    FREE,
-    PENDING,
-    READY,
-    Driver,
-    auto,
-    reads,
-    writes,
-)
+from tests.support import COMPLETED, CONSUMED, FAILED, FREE, PENDING, READY, auto, reads, writes
 
 pytestmark = pytest.mark.kernels
 
@@ -35,7 +24,6 @@ def test_the_kernels_table_is_the_rules_table():
     }
 
 
-# ---------------------------------------------------------------- every state × every event
 A, B, OTHER = 4096, 8192, 12288
 
 
@@ -171,8 +159,8 @@ def test_a_task_is_consumed_once_just_at_the_threshold(driver, by_scope, state, 
 
 
 @pytest.mark.spec("ORCH-STATE-4")
-def test_fanout_counts_scope_consumers_and_who_has_let_go():
-    driver = Driver(sub=3)
+def test_fanout_counts_scope_consumers_and_who_has_let_go(make_driver):
+    driver = make_driver(sub=3)
     driver.open_scope()
     slot = driver.submit(writes(4096))
     assert driver.refs(slot) == (1, 0)

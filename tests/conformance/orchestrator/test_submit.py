@@ -7,28 +7,17 @@ import pytest
 
 from simpler_ref.jit import layout as L
 from simpler_ref.task_interface import TensorArgType as T
-from tests.support import auto, key, make_args, no_passes, reads, updates, writes
+from tests.support import auto, make_args, no_passes, reads, updates, writes
 
 
-@pytest.mark.spec("ORCH-SUBMIT-1")
-def test_one_claim_yields_slot_and_bytes_or_neither(make_driver):
-    driver = make_driver(heap=8 * 1024, window=4)
-    driver.submit(auto(1500), auto(10))
-    assert (driver.live(), driver.held(0)) == (1, 3 * 1024)
-    for nbytes in (6 * 1024, 1):  # a slot is free, 6 KiB are not; then the other way round
-        before = driver.words()
-        assert driver.try_submit([auto(nbytes)]) == L.WOULD_BLOCK
-        assert driver.changed_since(before) == []
-        while driver.try_submit() >= 0:
-            pass
-
-
-@pytest.mark.spec("ORCH-SUBMIT-2")
-def test_changing_the_task_args_after_submit_changes_nothing_for_the_task(w):
+@pytest.mark.spec("ORCH-SUBMIT-2", "ORCH-SUBMIT-3")
+def test_changing_the_task_args_after_submit_changes_nothing_for_the_task_which_sees_no_tag(w):
     x, y, seen = w.share(np.full(1, 1)), w.share(np.full(1, 2)), w.zeros(3, np.int64)
 
     @w.register
     def look(args):
+        with pytest.raises(RuntimeError, match="tags"):
+            args.tag(0)
         seen[:] = args.tensor(0).numpy()[0], args.tensor_count(), args.scalar(0)
 
     def orch_fn(orch, _args, _config):
@@ -44,16 +33,14 @@ def test_changing_the_task_args_after_submit_changes_nothing_for_the_task(w):
     assert seen.tolist() == [1, 1, 42]
 
 
-@pytest.mark.spec("ORCH-SUBMIT-3")
-def test_the_workers_function_sees_no_tag(w):
-    handle = w.register(lambda args: args.tag(0))
-    with pytest.raises(RuntimeError, match="tags"):
-        w.run(lambda orch, *_: orch.submit_sub(handle, make_args((key(4096), T.INPUT))))
-
-
-@pytest.mark.spec("ORCH-SUBMIT-4", "ORCH-SUBMIT-5", "ORCH-SUBMIT-6", "ORCH-SUBMIT-7")
-def test_submit_queues_one_entry_takes_one_reference_and_writes_no_producers_list(driver):
-    producers = [driver.submit(writes(4096)), driver.submit(writes(8192))]
+@pytest.mark.spec("ORCH-SUBMIT-1", "ORCH-SUBMIT-4", "ORCH-SUBMIT-5", "ORCH-SUBMIT-6")
+@pytest.mark.spec("ORCH-SUBMIT-7")
+def test_submit_claims_once_queues_once_takes_one_reference_and_writes_no_producers_list(driver):
+    producers = [driver.submit(writes(4096)), driver.submit(writes(8192), auto(1500), auto(10))]
+    assert (driver.live(), driver.held(0)) == (2, 3 * 1024)
+    before = driver.words()
+    assert driver.try_submit([auto(62 * 1024)]) == L.WOULD_BLOCK
+    assert driver.changed_since(before) == [], "no slot either"
     assert [driver.lookup(4096), driver.lookup(8192)] == producers
     assert [driver.id(slot) for slot in producers] == [0, 1]
     assert driver.wiring_queue() == producers
@@ -68,14 +55,6 @@ def test_submit_queues_one_entry_takes_one_reference_and_writes_no_producers_lis
     driver.run_pass()
     assert [driver.consumers(producer) for producer in producers] == [[consumer], [consumer]]
     assert driver.fanin(consumer) == 2, "its distinct producers"
-
-
-def submit_bytes(driver, counts, members, wire):
-    """Submit as the Orch thread does; return what the kernel returned."""
-    word = L.SUB << L.WORD_KIND
-    if members:
-        return driver.k.submit_group_and_pass(driver.mem, word, counts, members, wire)
-    return driver.k.submit_and_pass(driver.mem, word, counts, wire)
 
 
 TENSOR = auto(100).wire()
@@ -107,8 +86,12 @@ BYTES = {
 @pytest.mark.spec("ORCH-MISUSE-1")
 @pytest.mark.parametrize("what", BYTES)
 def test_bytes_that_are_not_what_was_announced_are_refused_and_change_nothing(driver, what):
-    before = driver.words()
-    assert submit_bytes(driver, *BYTES[what]) == L.ILLEGAL
+    before, word, k = driver.words(), L.SUB << L.WORD_KIND, driver.k
+    counts, members, wire = BYTES[what]
+    if members:
+        assert k.submit_group_and_pass(driver.mem, word, counts, members, wire) == L.ILLEGAL
+    else:
+        assert k.submit_and_pass(driver.mem, word, counts, wire) == L.ILLEGAL
     if what.startswith(("an element", "six", "dimensions", "more bytes", "no tensor")):
-        assert driver.k.alloc_buffer(driver.mem, BYTES[what][-1]) == L.ILLEGAL
+        assert k.alloc_buffer(driver.mem, wire) == L.ILLEGAL
     assert driver.changed_since(before) == []

@@ -17,8 +17,6 @@ from simpler_ref.workers import watch
 from tests.support import Gate, wait_until
 from tests.system.programs import Concurrently
 
-MODES = pytest.mark.parametrize("mode", ["process", "thread"])
-
 
 @pytest.fixture
 def said(caplog):
@@ -47,7 +45,6 @@ def names(w, task, worker, how="is RUNNING on"):
 
 
 @pytest.mark.spec("ORCH-TELL-1")
-@MODES
 def test_a_first_ctrl_c_says_what_the_run_waits_for_and_what_a_second_one_does(mode, said):
     with busy(mode) as (w, waits, started, go):
 
@@ -79,16 +76,10 @@ def test_a_first_ctrl_c_says_what_the_run_waits_for_and_what_a_second_one_does(m
         assert words.endswith(f"; Ctrl-C again {ends[mode]}")
 
 
-@pytest.fixture
-def at_once(monkeypatch):
-    """Have the message come at once, not after 30 s."""
+@pytest.mark.spec("ORCH-TELL-1")
+def test_a_task_that_keeps_the_run_waiting_is_named_once(mode, said, monkeypatch):
     assert watch.STALL_S == 30.0
     monkeypatch.setattr(watch, "STALL_S", 0.0)
-
-
-@pytest.mark.spec("ORCH-TELL-1")
-@MODES
-def test_a_task_that_keeps_the_run_waiting_is_named_once(mode, said, at_once, monkeypatch):
     look, looks = watch.Watch.look, []
     monkeypatch.setattr(watch.Watch, "look", lambda *a: (look(*a), looks.append(1)))
     with busy(mode) as (w, waits, _started, go):

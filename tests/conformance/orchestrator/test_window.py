@@ -40,8 +40,8 @@ def test_a_buffer_that_stays_alive_holds_nothing_up_that_fits_beside_it(rings, n
             assert w.run(orch_fn).tasks == many + 1
 
 
-@pytest.mark.spec("ORCH-WINDOW-2")
-def test_with_ring_depth_one_every_scope_depth_uses_the_one_ring():
+@pytest.mark.spec("ORCH-WINDOW-2", "ORCH-WINDOW-4")
+def test_with_ring_depth_one_every_scope_uses_the_one_ring_and_a_full_window_raises():
     def orch_fn(orch, args, config):
         assert orch.ring.ring_count() == 1
         for depth in range(6):
@@ -51,9 +51,16 @@ def test_with_ring_depth_one_every_scope_depth_uses_the_one_ring():
             orch.scope_begin()
         with pytest.raises(IndexError):
             orch.ring.heap_base(1)
+        for _ in range(128 - 6):
+            orch.alloc(0, "uint8")
+        for claim in (lambda: orch.alloc(0, "uint8"), lambda: orch.submit_sub(handle)):
+            with pytest.raises(RingFullError, match=r"task window full: 128 .*task_window"):
+                claim()
 
-    with Worker(3, ring_depth=1, task_window=128, heap_ring_size=1 << 16) as w:
-        w.run(orch_fn)
+    small = {"ring_depth": 1, "task_window": 128, "heap_ring_size": 1 << 16}
+    with Worker(3, num_sub_workers=1, alloc_timeout_s=0.01, **small) as w:
+        handle = w.register(lambda: None)
+        assert w.run(orch_fn).tasks == 128
 
 
 @pytest.mark.spec("ORCH-WINDOW-3")
@@ -68,22 +75,6 @@ def test_a_claim_waits_while_its_id_would_leave_the_window(window, nbytes):
             with pytest.raises(RingFullError, match="task window full"):
                 ring.alloc(nbytes)
             ring.release(task)
-
-
-@pytest.mark.spec("ORCH-WINDOW-4")
-def test_a_window_that_stays_full_raises_and_says_so():
-    def orch_fn(orch, args, config):
-        for _ in range(128):
-            orch.alloc(0, "uint8")
-        with pytest.raises(RuntimeError, match=r"task window full: 128 .*task_window") as info:
-            orch.alloc(0, "uint8")
-        assert isinstance(info.value, RingFullError)
-        with pytest.raises(RuntimeError, match="task window full"):
-            orch.submit_sub(handle)
-
-    with Worker(3, num_sub_workers=1, ring_depth=1, task_window=128, alloc_timeout_s=0.01) as w:
-        handle = w.register(lambda: None)
-        assert w.run(orch_fn).tasks == 128
 
 
 @pytest.mark.spec("ORCH-WINDOW-5")

@@ -21,16 +21,6 @@ from tests.support import (
 KEY = 0x7000_0000
 
 
-def error_words(driver):
-    """Return what is kept of the run's first failure: (outcome, task, worker, message, traceback)."""
-    mem = driver.mem
-    octets = mem.view(np.uint8)
-    message = octets[8 * L.ERROR_MSG : 8 * L.ERROR_MSG + 256].tobytes().split(b"\0")[0]
-    trace = octets[8 * (L.ERROR_TRACE + 1) :][: int(mem[L.ERROR_TRACE])].tobytes()
-    outcome, task, worker = mem[[L.RUN_ERROR, L.ERROR_TASK, L.ERROR_WORKER]].tolist()
-    return outcome, task, worker, message.decode(), trace.decode()
-
-
 @pytest.mark.spec("SCHED-COMPLETE-1")
 @pytest.mark.parametrize("error", [0, 1, 2, 255, 2**31 - 1])
 def test_error_0_makes_a_task_completed_and_any_other_report_failed(driver, error):
@@ -43,18 +33,25 @@ def test_error_0_makes_a_task_completed_and_any_other_report_failed(driver, erro
 
 @pytest.mark.spec("SCHED-COMPLETE-1", "ORCH-FAIL-1")
 def test_the_error_collected_first_is_kept_though_the_mailbox_is_used_again(driver):
+    def error():
+        """Return what is kept of the first failure: outcome, task, worker, message, traceback."""
+        octets = driver.mem.view(np.uint8)
+        message = octets[8 * L.ERROR_MSG : 8 * L.ERROR_MSG + 256].tobytes().split(b"\0")[0]
+        trace = octets[8 * (L.ERROR_TRACE + 1) :][: int(driver.mem[L.ERROR_TRACE])].tobytes()
+        return *driver.mem[[L.RUN_ERROR, L.ERROR_TASK, L.ERROR_WORKER]].tolist(), message, trace
+
     later, slot, after = driver.submit(), driver.submit(), driver.start()
     worker = driver.worker_of(slot)
     driver.answer_task(slot, ValueError("so it went"))
-    kept = error_words(driver)
-    assert kept[:4] == (L.TASK_FAILURE, driver.id(slot), worker, "ValueError: so it went")
-    assert "so it went" in kept[4]
+    kept = error()
+    assert kept[:4] == (L.TASK_FAILURE, driver.id(slot), worker, b"ValueError: so it went")
+    assert b"so it went" in kept[4]
     driver.run_pass()
     assert driver.given(worker) == after
     driver.mailbox(worker)[1072:] = 0xFF
     driver.trace(worker)[8:] = 0xFF
     driver.answer_task(later, KeyError("second"))
-    assert (error_words(driver), driver.states(slot, later)) == (kept, [FAILED, FAILED])
+    assert (error(), driver.states(slot, later)) == (kept, [FAILED, FAILED])
 
 
 @pytest.mark.spec("SCHED-COMPLETE-2")

@@ -31,7 +31,6 @@ FEW_S = 5.0
 """A guard: how long a task waits to hear of a death that happens at once."""
 
 
-# ---------------------------------------------------------------- a worker dies in a task
 @pytest.mark.spec("SCHED-DEATH-1")
 @pytest.mark.parametrize(
     ("status", "words"),
@@ -90,7 +89,6 @@ def test_a_death_is_known_while_the_task_of_another_worker_goes_on(orch):
         assert in_time[0], f"the death was not known after {FEW_S} s"
 
 
-# ---------------------------------------------------------------- the others
 @pytest.mark.spec("SCHED-DEATH-2")
 @pytest.mark.parametrize("admitted", ["before", "after", "after a pass"])
 def test_a_worker_that_dies_idle_or_before_it_is_admitted_gets_no_task(make_driver, admitted):
@@ -125,7 +123,6 @@ def test_without_a_live_worker_of_its_type_a_task_fails_instead_of_waiting(make_
     assert driver.state(other) == COMPLETED
 
 
-# ---------------------------------------------------------------- the next run
 @pytest.mark.spec("SCHED-DEATH-3")
 def test_a_dead_worker_is_replaced_at_the_next_run():
     with Worker(3, num_sub_workers=3) as w:
@@ -179,14 +176,14 @@ def test_a_death_that_is_reported_late_does_not_hit_the_successor(monkeypatch):
             w.run(lambda orch, *_: orch.submit_sub(handle))
 
 
-# ---------------------------------------------------------------- the parent dies
 @pytest.mark.spec("SCHED-DEATH-4")
+@pytest.mark.parametrize("method", sample(["fork", "spawn"], 1))
 @pytest.mark.parametrize("how", sample(["SIGKILL", "SIGTERM", "os._exit", "SIGHUP"], 2))
-def test_when_the_parent_dies_every_process_it_started_ends(how):
+def test_when_the_parent_dies_every_process_it_started_ends(how, method):
     """One of its workers is busy, the others are idle."""
 
     def program():
-        w = Worker(3, num_sub_workers=3)
+        w = Worker(3, num_sub_workers=3, start_method=method)
         w.init()
         handle = w.register(lambda: (busy.open(1), threading.Event().wait()))
 
@@ -207,7 +204,6 @@ def test_when_the_parent_dies_every_process_it_started_ends(how):
         assert fork.everybody_ends()
 
 
-# ---------------------------------------------------------------- those below a worker that dies
 @pytest.mark.spec("SCHED-DEATH-5")
 @pytest.mark.parametrize("method", sample(["fork", "spawn"], 1))
 @pytest.mark.parametrize("who", sample(["below", "worker", "fork server"], 2))

@@ -128,18 +128,13 @@ FRAMES = {"W_HEAD", "W_TAIL"}
 """Words that hold the place of a frame of one worker, whatever their value."""
 
 
-def followed_without_the_lock(sources):
-    """Return who takes which word, that others may change meanwhile, for a place, and where."""
+@pytest.mark.spec("SCHED-PASS-2")
+def test_no_look_without_the_lock_takes_a_word_for_a_place_that_others_may_change_meanwhile():
     rows = ownership.FIELDS
-    return {
+    assert not {
         (party, field, where)
-        for party, field, where in sources.followers(ownership.CALLER)
+        for party, field, where in Sources().followers(ownership.CALLER)
         if field in rows.keys() - FRAMES
         and rows[field].ordering not in ("fork", "mailbox")
         and party not in ownership.named(rows[field].written_by)
     }
-
-
-@pytest.mark.spec("SCHED-PASS-2")
-def test_no_look_without_the_lock_follows_what_others_may_change():
-    assert followed_without_the_lock(Sources()) == set()

@@ -8,10 +8,6 @@ from tests.support import COMPLETED, FAILED, PENDING, READY, RUNNING, reads, wri
 KEY = 0x7000_0000
 
 
-def fail(driver, slot):
-    driver.answer_task(slot, ValueError(f"task {driver.id(slot)}"))
-
-
 @pytest.mark.spec("SCHED-POISON-1", "SCHED-POISON-2", "SCHED-POISON-4")
 def test_what_descends_from_a_failed_task_fails_at_once_and_nothing_else_is_touched(make_driver):
     driver = make_driver(sub=3)
@@ -24,7 +20,7 @@ def test_what_descends_from_a_failed_task_fails_at_once_and_nothing_else_is_touc
     before = [RUNNING, RUNNING, READY, PENDING]
     assert (driver.states(*untouched), driver.states(*descendants)) == (before, [PENDING] * 5)
     worker = driver.worker_of(root)
-    fail(driver, root)
+    driver.answer_task(root, ValueError("no"))
     assert (driver.states(*untouched), driver.states(*descendants)) == (before, [FAILED] * 5)
     driver.finish_everything()
     assert driver.states(*untouched) == [COMPLETED] * 4
@@ -43,7 +39,7 @@ def test_a_poisoned_task_keeps_its_slot_until_its_last_live_producer_has_finishe
     poisoned = driver.submit(*[reads(KEY + 8 * i) for i in range(3)], writes(KEY + 32))
     descendant = driver.start(reads(KEY + 32))
     driver.close_scope()
-    fail(driver, failing)
+    driver.answer_task(failing, ValueError("no"))
     for producer in (slow, slower):
         assert driver.state(poisoned) == FAILED
         assert driver.refs(poisoned) == (2, 1), "only the scope has let go"

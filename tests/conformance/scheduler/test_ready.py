@@ -17,12 +17,6 @@ def start_producers(driver, count):
     return producers, [reads(KEY + 8 * i) for i in range(count)]
 
 
-def complete(driver, producer):
-    """Let a RUNNING producer complete, and nothing else happen."""
-    driver.post_done(driver.worker_of(producer))
-    driver.x.collect(driver.mem)
-
-
 @pytest.mark.spec("SCHED-READY-1", "SCHED-READY-2")
 @pytest.mark.parametrize("wired_so_far", range(1, 5))
 def test_while_a_task_is_being_wired_its_producers_cannot_make_it_ready(make_driver, wired_so_far):
@@ -34,7 +28,8 @@ def test_while_a_task_is_being_wired_its_producers_cannot_make_it_ready(make_dri
     assert driver.fanin(consumer) == wired_so_far
     driver.mem[consumer + L.S_FANIN] += 1  # as it was before its wiring ended
     for left, producer in zip(range(wired_so_far - 1, -1, -1), producers, strict=True):
-        complete(driver, producer)
+        driver.post_done(driver.worker_of(producer))
+        driver.x.collect(driver.mem)
         assert (driver.fanin(consumer), driver.state(consumer)) == (left + 1, PENDING)
     driver.x.release_fanin(driver.mem, consumer)
     assert (driver.state(consumer), driver.ready_queue()) == (READY, [consumer])
@@ -54,7 +49,8 @@ def test_whenever_its_producers_complete_a_task_is_ready_once_and_with_the_last(
         for producer, its_moment in zip(producers, when, strict=True):
             if its_moment == moment:
                 assert driver.ready_queue() == []
-                complete(driver, producer)
+                driver.post_done(driver.worker_of(producer))
+                driver.x.collect(driver.mem)
 
     complete_those("before the submit")
     consumer = driver.submit(*reads_all)

@@ -47,17 +47,14 @@ class Parked(Driver):
         self.thread.start()
         wait_until(lambda: self.mem[L.PARK_SCHED] != 0)
 
-    def stop(self):
-        self.k.stop_scheduler(self.mem)
-        self.thread.join(DEADLINE_S)
-        assert not self.thread.is_alive()
-
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
         if self.thread.is_alive():
-            self.stop()
+            self.k.stop_scheduler(self.mem)
+            self.thread.join(DEADLINE_S)
+            assert not self.thread.is_alive()
         self.close()
 
 
@@ -77,7 +74,6 @@ def finish(driver, slot):
     driver.x.announce_done(driver.mem, driver.worker_of(slot))
 
 
-# ---------------------------------------------------------------- what wakes
 @pytest.mark.spec("SCHED-WAKE-1")
 @EACH_PARK_WORD
 def test_a_worker_says_that_it_has_answered_before_it_waits_for_more(driver, word):
@@ -135,7 +131,6 @@ def test_each_event_wakes_an_orch_thread_that_drains(event):
         assert driver.live() == 0
 
 
-# ---------------------------------------------------------------- check, announce, check again
 @pytest.mark.spec("SCHED-WAKE-2")
 @pytest.mark.parametrize("what", ["a mailbox to set idle", "a death"])
 def test_the_look_before_parking_sees_work_of_which_nobody_is_told(driver, what):
@@ -180,7 +175,6 @@ def test_a_draining_thread_does_not_sleep_on_work_that_came_before_it_parked(mak
             finish(driver, slot)
 
 
-# ---------------------------------------------------------------- no poll saves a wake
 def status(thread, name):
     """Return what the kernel tells of a thread."""
     with open(f"/proc/self/task/{thread.native_id}/status") as lines:
@@ -191,68 +185,53 @@ def asleep(thread):
     return status(thread, "State") == "S"
 
 
-def assert_that_it_sleeps_on(thread):
-    wait_until(lambda: asleep(thread))
-    before = int(status(thread, "voluntary_ctxt_switches"))
-    threading.Event().wait(0.1)
-    times_asleep = int(status(thread, "voluntary_ctxt_switches")) - before
-    assert times_asleep <= 1, "it looks again and again"
-
-
 @pytest.mark.spec("SCHED-WAKE-3")
 @pytest.mark.kernels
 @pytest.mark.parametrize("timer_ns", [ALWAYS_ACTIVE, NEVER_NS], ids=["active", "standby"])
-def test_a_parked_scheduler_thread_sleeps_until_it_is_woken(timer_ns):
+def test_a_parked_scheduler_thread_and_a_parked_worker_sleep_until_they_are_woken(timer_ns):
     with Parked(timer_ns) as driver:
         driver.park()
-        assert_that_it_sleeps_on(driver.thread)
+        driver.mem[L.SPIN_NS] = 0
+        worker = threading.Thread(target=driver.x.park_and_receive, args=(driver.mem, 0))
+        worker.start()
+        try:
+            wait_until(lambda: driver.word(0, L.W_PARKED) == 1)
+            for thread in (driver.thread, worker):
+                wait_until(lambda thread=thread: asleep(thread))
+                before = int(status(thread, "voluntary_ctxt_switches"))
+                threading.Event().wait(0.1)
+                times_asleep = int(status(thread, "voluntary_ctxt_switches")) - before
+                assert times_asleep <= 1, "it looks again and again"
+        finally:
+            driver.k.request_stop(driver.mem, 0)
+            worker.join(DEADLINE_S)
 
 
-@pytest.mark.spec("SCHED-WAKE-3")
-def test_a_parked_worker_sleeps_until_it_is_woken(driver):
-    driver.mem[L.SPIN_NS] = 0
-    worker = threading.Thread(target=driver.x.park_and_receive, args=(driver.mem, 0))
-    worker.start()
-    try:
-        wait_until(lambda: driver.word(0, L.W_PARKED) == 1)
-        assert_that_it_sleeps_on(worker)
-    finally:
-        driver.k.request_stop(driver.mem, 0)
-        worker.join(DEADLINE_S)
-
-
-@pytest.fixture
-def no_timeouts(monkeypatch):
-    """Let no wait of the parent end because its time is up."""
+@pytest.mark.spec("SCHED-WAKE-3", "SCHED-WAKE-5")
+@pytest.mark.parametrize("workers", [1, 6, pytest.param(24, marks=pytest.mark.long)])
+def test_every_graph_finishes_with_waits_that_never_time_out(monkeypatch, workers):
+    """The orchestration function drains at times, and at others looks on until all is done."""
     for name in (
         *("engine.memory.PARK_NS", "engine.memory.TIMER_NS", "orch.room.PARK_NS"),
         *("workers.failures.PARK_NS", "workers.manager.PARK_NS"),
     ):
         monkeypatch.setattr(f"simpler_ref.{name}", NEVER_NS)
-
-
-def add_one(args):
-    for i in range(args.tensor_count()):
-        args.tensor(i).numpy()[...] += 1
-
-
-@pytest.mark.spec("SCHED-WAKE-3", "SCHED-WAKE-5")
-@pytest.mark.parametrize("workers", [1, 6, pytest.param(24, marks=pytest.mark.long)])
-def test_every_graph_finishes_with_waits_that_never_time_out(no_timeouts, workers):
-    """The orchestration function drains at times, and at others looks on until all is done."""
-    tasks, runs = 100, 5
     rng = random.Random(workers)
     with Worker(3, num_sub_workers=workers) as w:
-        handle = w.register(add_one)
         buffers = [w.share(np.zeros(1, np.int64)) for _ in range(6)]
         expected = np.zeros((6, 1), np.int64)
         assert w._session.engine.mem[L.PARK_NS] == NEVER_NS
 
+        @w.register
+        def add_one(args):
+            for i in range(args.tensor_count()):
+                args.tensor(i).numpy()[...] += 1
+
         def orch_fn(orch, *_):
-            for _ in range(tasks):
+            for _ in range(100):
                 chosen = rng.sample(range(6), rng.randint(1, 3))
                 expected[chosen] += 1
-                orch.submit_sub(handle, make_args(*[(buffers[i], T.INOUT) for i in chosen]))
+                orch.submit_sub(add_one, make_args(*[(buffers[i], T.INOUT) for i in chosen]))
                 if rng.random() < 0.05:
                     os.sched_yield()
                 if rng.random() < 0.1:
@@ -261,12 +240,11 @@ def test_every_graph_finishes_with_waits_that_never_time_out(no_timeouts, worker
                     orch.drain()
                     assert np.array_equal(buffers, expected)
 
-        for _ in range(runs):
+        for _ in range(5):
             w.run(orch_fn)
             assert np.array_equal(buffers, expected)
 
 
-# ---------------------------------------------------------------- nobody else is woken
 class Sleeper(threading.Thread):
     """A thread that sleeps on a word which has a value, until it is woken; but no longer than 5 s."""
 
@@ -305,7 +283,6 @@ def test_who_has_not_announced_to_park_is_not_woken(driver, word):
     assert sleeper.sleeps_on()
 
 
-# ---------------------------------------------------------------- spin briefly, then sleep
 @pytest.mark.spec("SCHED-WAKE-5")
 def test_an_idle_worker_uses_no_cpu():
     with Worker(3, num_sub_workers=4) as w:
@@ -327,7 +304,6 @@ def test_an_idle_worker_uses_no_cpu():
         assert used <= 0.03, f"{used} s in half a second: one process that spins would use 0.5"
 
 
-# ---------------------------------------------------------------- a submit without a pass
 @pytest.mark.spec("SCHED-WAKE-7")
 @pytest.mark.parametrize(
     "why",
@@ -346,7 +322,6 @@ def test_an_end_may_stay_unseen_while_a_task_waits_and_one_of_several_is_idle(ma
     assert driver.x.may_miss_an_end(driver.mem) == (why == "nothing")
 
 
-# ---------------------------------------------------------------- a waker that dies
 @pytest.mark.spec("SCHED-WAKE-4")
 @pytest.mark.parametrize(
     ("word", "event"),

@@ -118,8 +118,8 @@ def test_every_level_receives_equal_values(mode):
         assert seen.tolist() == [[24, 2]] * 3
 
 
-@pytest.mark.spec("FLOW-CONFIG-3")
-def test_a_diagnostic_is_refused_for_want_of_a_prefix():
+@pytest.mark.spec("FLOW-CONFIG-3", "FLOW-CONFIG-5")
+def test_a_diagnostic_without_a_prefix_and_what_is_no_configuration_are_refused():
     w = Worker(3, num_sub_workers=1)
     w.add_next_level(Calls())
     with w:
@@ -137,8 +137,9 @@ def test_a_diagnostic_is_refused_for_want_of_a_prefix():
                     assert (mem[L.RING_BLOCK : L.SCHED] == before).all()
 
             assert w.run(orch_fn).tasks == 0
-            with pytest.raises(kind, match=words):
-                w.run(lambda *_: pytest.fail("it ran"), None, config)
+            for take in (w.run, w.record, w.graph):
+                with pytest.raises(kind, match=words):
+                    take(lambda *_: pytest.fail("it ran"), None, config)
 
         for field in DIAGNOSTICS:
             config = CallConfig(**{field: 2})
@@ -147,21 +148,12 @@ def test_a_diagnostic_is_refused_for_want_of_a_prefix():
             refused(config, ValueError, rf"{field}.*output_prefix")
             config.output_prefix = "x"
             config.validate()
+        for wrong in (3, 0, {"block_dim": 1}):
+            refused(wrong, TypeError, "CallConfig")
 
 
-@pytest.mark.spec("FLOW-CONFIG-7")
-def test_true_is_the_most_detailed_level():
-    config, again = CallConfig(enable_l2_swimlane=True), CallConfig()
-    again.enable_l2_swimlane = True
-    for one in (config, again, copy.copy(config), pickle.loads(pickle.dumps(config))):
-        assert repr(one.enable_l2_swimlane) == "4"
-        assert repr(one) == repr(config)
-    config.enable_l2_swimlane = False
-    assert config.enable_l2_swimlane == 0
-
-
-@pytest.mark.spec("FLOW-CONFIG-5")
-def test_configurations_are_equal_if_all_their_fields_are():
+@pytest.mark.spec("FLOW-CONFIG-5", "FLOW-CONFIG-7")
+def test_configurations_are_equal_if_all_their_fields_are_and_true_is_the_most_detailed_level():
     for field in (*FIELDS, "output_prefix", "runtime_env"):
         one, other = CallConfig(output_prefix="p"), CallConfig(output_prefix="p")
         assert one.runtime_env == other.runtime_env and one == other
@@ -171,3 +163,10 @@ def test_configurations_are_equal_if_all_their_fields_are():
             setattr(other, field, "q" if field == "output_prefix" else 1 + getattr(one, field))
         assert one != other
     assert one != 1
+    config = CallConfig(enable_l2_swimlane=True)
+    for one in (config, copy.copy(config), pickle.loads(pickle.dumps(config))):
+        assert repr(one.enable_l2_swimlane) == "4" and one == config
+    config.enable_l2_swimlane = False
+    assert config.enable_l2_swimlane == 0
+    config.enable_l2_swimlane = True
+    assert repr(config.enable_l2_swimlane) == "4"

@@ -45,37 +45,16 @@ VIEWS = {
 }
 
 
-@pytest.fixture(scope="module", params=["process", "thread"])
-def w(request):
-    """Give a started Worker with two sub workers, to all tests that need no other."""
-    with Worker(3, num_sub_workers=2, child_mode=request.param) as w:
-        w.start()
-        yield w
-
-
 def described(array):
     """Return as text what an array has, and how it is reached."""
     strides = array.strides if array.size else None
     return repr((array.dtype, array.shape, strides, array.tolist())).encode()
 
 
-def look(args):
-    """Write down what the task has received."""
-    array, out = args.tensor(0).numpy(), args.tensor(1).numpy()
-    seen = described(array)
-    out[: len(seen)] = np.frombuffer(seen, np.uint8)
-
-
-def text_in(out):
-    return out.tobytes().rstrip(b"\0")
-
-
 def double(args):
-    """The second tensor becomes twice the first."""
     args.tensor(1).numpy()[...] = 2 * args.tensor(0).numpy()
 
 
-# ---------------------------------------------------------------- what is one
 @pytest.mark.spec("FLOW-LAYOUT-1")
 def test_an_array_that_wire_bytes_cannot_describe_keeps_its_layout():
     with Worker(3) as w:
@@ -92,15 +71,10 @@ def test_an_array_that_wire_bytes_cannot_describe_keeps_its_layout():
             assert pickle.loads(pickle.dumps(tensor)) == tensor
             text = f"DescribedTensor({tensor.data:#x}, {shape}, {dtype}, strides={strides})"
             assert repr(tensor) == text
-
-
-@pytest.mark.spec("FLOW-LAYOUT-1")
-def test_what_wire_bytes_can_describe_is_no_described_tensor():
-    with Worker(3) as w:
         x = w.share(values("f4", 4, 6))
         for array in (x, x[1:3], x[:0, ::2], x[:1, :], x.reshape(1, 4, 6, 1, 1)[:, :, :, ::1]):
             tensor = make_args((array, T.INPUT)).tensor(0)
-            assert type(tensor) is ContinuousTensor
+            assert type(tensor) is ContinuousTensor, "wire bytes describe it"
             assert not array.size or tensor.strides == np.ascontiguousarray(array).strides
         by_hand = ContinuousTensor.make(x.ctypes.data, (4, 6), np.float32, strides=x.strides)
         assert by_hand == ContinuousTensor(x.ctypes.data, (4, 6), DataType.FLOAT32)
@@ -111,7 +85,6 @@ def test_what_wire_bytes_can_describe_is_no_described_tensor():
     assert one != ContinuousTensor.make(4104, (2, 4), np.float64)
 
 
-# ---------------------------------------------------------------- what is refused
 @pytest.mark.spec("FLOW-LAYOUT-1")
 def test_types_of_objects_and_layouts_that_are_none_are_refused():
     make = ContinuousTensor.make
@@ -140,15 +113,21 @@ def test_types_of_objects_and_layouts_that_are_none_are_refused():
         make(4096, (3,), DataType.INT8, True, strides=(2,))
 
 
-# ---------------------------------------------------------------- on its way
 @pytest.mark.spec("FLOW-LAYOUT-3")
-def test_a_task_gets_the_view_that_was_passed(w):
-    handle = w.register(look)
-    for array in (view(w) for view in VIEWS.values()):
-        out = w.zeros(2000, np.uint8)
-        args = make_args((array, T.INPUT), (out, T.OUTPUT_EXISTING))
-        w.run(lambda orch, *_, args=args: orch.submit_sub(handle, args))
-        assert text_in(out) == described(array)
+def test_a_task_gets_the_view_that_was_passed(mode):
+    with Worker(3, num_sub_workers=2, child_mode=mode) as w:
+
+        @w.register
+        def look(args):
+            array, out = args.tensor(0).numpy(), args.tensor(1).numpy()
+            seen = described(array)
+            out[: len(seen)] = np.frombuffer(seen, np.uint8)
+
+        for array in (view(w) for view in VIEWS.values()):
+            out = w.zeros(2000, np.uint8)
+            args = make_args((array, T.INPUT), (out, T.OUTPUT_EXISTING))
+            w.run(lambda orch, *_, args=args: orch.submit_sub(look, args))
+            assert out.tobytes().rstrip(b"\0") == described(array)
 
 
 @pytest.mark.spec("FLOW-LAYOUT-3")
@@ -179,7 +158,6 @@ def test_workers_below_pass_them_on(mode):
         assert (y == 2 * x[::-1]).all() and (z[:, ::-1] == 4 * x[::-1, ::2]).all()
 
 
-# ---------------------------------------------------------------- memory for them
 @pytest.mark.spec("FLOW-LAYOUT-1")
 def test_buffers_and_outputs_have_the_bytes_of_their_layouts(mode):
     with Worker(3, num_sub_workers=1, child_mode=mode, heap_ring_size=1 << 20) as w:
@@ -216,10 +194,9 @@ def test_buffers_and_outputs_have_the_bytes_of_their_layouts(mode):
         assert w.run(exceed).tasks == 0
 
 
-# ---------------------------------------------------------------- where they are refused
 @pytest.mark.spec("ORCH-MISUSE-3")
 def test_a_chip_refuses_them_by_name():
-    with Worker(3, device_ids=[0]) as w:
+    with Worker(3, device_ids=[0], num_sub_workers=1) as w:
         handle = w.register(ChipCallable.from_kernel(add_core()))
         x, y, z = (w.share(np.ones(size, np.float32)) for size in (8, 16, 8))
         wrong = [
@@ -240,22 +217,11 @@ def test_a_chip_refuses_them_by_name():
         args = make_args((x, T.INPUT), (wrong[0][0], T.INPUT), (z, T.INOUT))
         with pytest.raises(TypeError, match=wrong[0][1]):
             w.record(lambda orch, args, _: orch.submit_next_level(handle, args), args)
+        many, part = w.register(double), make_args((y[::2], T.INPUT)).tensor(0)
+        with pytest.raises(TypeError, match=r"^tensors\[0\]: Desc.* is for submit_sub"):
+            w.run(lambda orch, *_: orch.submit_sub_many(many, [part], [T.INPUT], count=1))
 
 
-@pytest.mark.spec("ORCH-MISUSE-3")
-def test_submits_of_many_refuse_them_by_name():
-    with Worker(3, num_sub_workers=1) as w:
-        handle, x = w.register(double), w.share(np.ones((4, 6), np.float32))
-        described = make_args((x[:, ::2], T.INPUT)).tensor(0)
-
-        def orch_fn(orch, *_):
-            with pytest.raises(TypeError, match=r"^tensors\[0\]: Desc.* is for submit_sub"):
-                orch.submit_sub_many(handle, [described], [T.INPUT], count=1)
-
-        assert w.run(orch_fn).tasks == 0
-
-
-# ---------------------------------------------------------------- numbers
 @pytest.mark.spec("FLOW-LAYOUT-3")
 def test_a_run_waits_for_its_tasks_where_there_is_no_room_for_layouts(mode, monkeypatch):
     monkeypatch.setattr(L, "LAYOUTS_CAPACITY", 60)  # of some 25 words each
@@ -299,7 +265,6 @@ def test_calls_number_their_arrays_anew_once_numbers_are_forgotten(mode):
             z[:] = 2 * x
 
 
-# ---------------------------------------------------------------- bytes, dependencies
 @pytest.mark.spec("FLOW-LAYOUT-3")
 def test_the_address_of_the_first_element_makes_the_dependencies():
     with Worker(3, num_sub_workers=1) as w:

@@ -75,31 +75,26 @@ def test_levels_nest_and_each_has_sub_workers(mode):
     chain = [Worker(level, num_sub_workers=1, child_mode=mode) for level in range(3, 7)]
     for lower, upper in itertools.pairwise(chain):
         upper.add_worker(lower)
-    with Worker(3) as memory:
-        count = memory.share(np.zeros(8, np.int64))
 
-        below = None
+    def passing(w, below):
+        counting = w.register(lambda: count.__setitem__(w.level, count[w.level] + 1))
+
+        def orch_fn(orch, *_):
+            orch.submit_sub(counting)
+            if below is not None:
+                orch.submit_next_level(below, TaskArgs(), CallConfig())
+
+        return orch_fn
+
+    with Worker(3) as memory:
+        count, below = memory.share(np.zeros(8, np.int64)), None
         for w, upper in itertools.zip_longest(chain, chain[1:]):
-            counting = w.register(_counting(count, w.level))
-            orch_fn = _passing(counting, below)
+            orch_fn = passing(w, below)
             below = upper and upper.register(orch_fn)
         with chain[-1] as top:
             for _ in range(2):
                 top.run(orch_fn)
         assert count.tolist() == [0, 0, 0, 2, 2, 2, 2, 0]
-
-
-def _counting(count, level):
-    return lambda: count.__setitem__(level, count[level] + 1)
-
-
-def _passing(noting, below):
-    def orch_fn(orch, *_):
-        orch.submit_sub(noting)
-        if below is not None:
-            orch.submit_next_level(below, TaskArgs(), CallConfig())
-
-    return orch_fn
 
 
 @pytest.mark.spec("FLOW-NEST-4")

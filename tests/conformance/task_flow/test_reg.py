@@ -13,25 +13,12 @@ import pytest
 from simpler_ref import TaskArgs, TaskError, Worker, leaf
 from simpler_ref.errors import CallableError, LocalSlotExhaustedError
 from simpler_ref.native_chip import ChipCallable, CoreCallable
-from simpler_ref.workers.manager import WorkerManager
 from tests.support import make_args, sample, wait_until
 
 
 def adding(seen, i):
     """Return a callable of its own for each `i`."""
     return lambda: seen.__setitem__(i, seen[i] + 1)
-
-
-@pytest.mark.spec("ORCH-RUN-1")
-def test_what_is_registered_before_the_start_needs_no_request(mode, monkeypatch):
-    monkeypatch.setattr(WorkerManager, "control", lambda *_, **__: pytest.fail("a request"))
-    with Worker(3, num_sub_workers=2, child_mode=mode) as w:
-        seen = w.share(np.zeros(2, np.int64))
-        first = w.register(lambda: seen.__setitem__(0, 1))
-        w.unregister(w.register(lambda: 5))
-        second = w.register(lambda: seen.__setitem__(1, 1))
-        w.run(lambda orch, *_: [orch.submit_sub(first), orch.submit_sub(second)])
-        assert seen.tolist() == [1, 1]
 
 
 @pytest.mark.spec("FLOW-REG-3")
@@ -63,12 +50,6 @@ def test_the_orch_function_and_threads_can_register_and_submit_while_workers_are
         assert ([one.result() for one in done], seen.tolist()) == ([None] * 3, [1] * 50)
 
 
-def killed(w, victims):
-    """Kill some workers; what is done next may come before anybody knows of their deaths."""
-    for victim in victims:
-        os.kill(w.worker_pids()[victim], signal.SIGKILL)
-
-
 @pytest.mark.spec("FLOW-REG-2", "FLOW-REG-3", "FLOW-REG-4")
 @pytest.mark.parametrize("victims", [[0], [0, 1]])
 @pytest.mark.parametrize("known", [False, True])
@@ -78,6 +59,10 @@ def test_workers_that_have_died_idle_keep_nothing_from_being_registered(victims,
     with Worker(3, num_sub_workers=2) as w:
         seen = w.share(np.zeros((4, 2), np.int64))
 
+        def kill(victims):  # what is done next may come before anybody knows of their deaths
+            for victim in victims:
+                os.kill(w.worker_pids()[victim], signal.SIGKILL)
+
         def setting(row):
             return lambda args: seen.__setitem__((row, args.scalar(0)), 1)
 
@@ -86,7 +71,7 @@ def test_workers_that_have_died_idle_keep_nothing_from_being_registered(victims,
         handles.append(w.register(setting(1)))
         w.unregister(w.register(lambda: None))
         alive = len(w.worker_pids()) - len(victims)
-        killed(w, victims)
+        kill(victims)
         wait_until(lambda: not known or len(w.worker_pids()) == alive)
         handles.append(w.register(setting(2)))
         pair = [make_args(scalars=[i]) for i in range(2)]
@@ -99,14 +84,14 @@ def test_workers_that_have_died_idle_keep_nothing_from_being_registered(victims,
         assert seen.tolist() == [[1, 1]] * 3 + [[0, 0]] and len(w.worker_pids()) == 2
 
         def die_and_register(orch, *_):
-            killed(w, [1])
+            kill([1])
             handles.append(w.register(setting(3)))
             orch.submit_sub(handles[-1], make_args(scalars=[0]))
 
         w.run(die_and_register)
         w.run(orch_fn)
         assert seen.tolist() == [[1, 1]] * 4
-        killed(w, victims)
+        kill(victims)
         assert w.submit(abs, -1).result(30) == 1, "the first call is made as well"
 
 
@@ -199,7 +184,6 @@ def test_only_nested_workers_that_run_in_this_process_take_registrations(mode):
         assert ran[0] == 1
 
 
-# ---------------------------------------------------------------- callables that a call does not run
 def generator(orch_or_args, args=None, config=None):
     yield
 

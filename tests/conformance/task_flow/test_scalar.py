@@ -46,7 +46,6 @@ def require_all(args):
     assert shown(map(args.scalar_float, range(count))) == shown(AS_FLOATS * (count // len(ALL)))
 
 
-# ---------------------------------------------------------------- values come back
 @pytest.mark.spec("FLOW-SCALAR-1")
 def test_a_scalar_comes_back_as_it_was_added(mode):
     args = make_args(scalars=ALL)
@@ -75,7 +74,6 @@ def test_a_blob_made_by_hand_has_unsigned_integers_and_floats_by_their_bits():
     assert view.scalar_float(1) == 2.5
 
 
-# ---------------------------------------------------------------- what is refused
 @pytest.mark.spec("FLOW-BUILD-5")
 def test_what_is_no_number_of_64_bits_is_refused_and_nothing_was_added():
     args = make_args(scalars=[1])
@@ -92,7 +90,6 @@ def test_what_is_no_number_of_64_bits_is_refused_and_nothing_was_added():
     assert (args.scalar_count(), args.scalar(0)) == (1, 1)
 
 
-# ---------------------------------------------------------------- on other ways
 @pytest.mark.spec("FLOW-SCALAR-1")
 def test_values_keep_it_in_groups_and_in_bulk(mode):
     def one_kind(args):
@@ -101,6 +98,12 @@ def test_values_keep_it_in_groups_and_in_bulk(mode):
 
     with Worker(3, num_sub_workers=2, child_mode=mode) as w:
         everything, one = w.register(require_all), w.register(one_kind)
+
+        def same_as(expected):
+            def body(args):
+                assert shown([args.scalar(0)]) == shown([expected[args.scalar(1)]])
+
+            return body
 
         def orch_fn(orch, *_):
             orch.submit_sub_group(everything, [make_args(scalars=ALL), make_args(scalars=ALL)])
@@ -115,10 +118,3 @@ def test_values_keep_it_in_groups_and_in_bulk(mode):
                 orch.submit_sub_many(same, scalars=[column, np.arange(3)])
 
         w.run(orch_fn)
-
-
-def same_as(expected):
-    def body(args):
-        assert shown([args.scalar(0)]) == shown([expected[args.scalar(1)]])
-
-    return body

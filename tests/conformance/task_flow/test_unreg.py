@@ -20,7 +20,6 @@ from tests.support import make_args
 __all__ = ["make"]
 
 
-# ---------------------------------------------------------------- gone
 @pytest.mark.spec("FLOW-UNREG-1")
 def test_with_the_last_handle_every_worker_forgets_the_callable(make, mode):
     w, words = make(mode)
@@ -38,21 +37,6 @@ def test_with_the_last_handle_every_worker_forgets_the_callable(make, mode):
     assert installed(words) == [1, 1, 1]
 
 
-@pytest.mark.spec("FLOW-UNREG-1")
-def test_slots_are_used_again_and_never_run_the_callable_before(mode):
-    """More callables than the worker's small cache holds."""
-    with Worker(3, num_sub_workers=1, child_mode=mode) as w:
-        seen = w.share(np.zeros(1, np.int64))
-        w.start()
-        for i in range(40):
-            handle = w.register(lambda args, i=i: seen.fill(i))
-            w.run(lambda orch, *_, handle=handle: orch.submit_sub(handle))
-            assert seen[0] == i
-            w.unregister(handle)
-        assert not w._life.registry._used
-
-
-# ---------------------------------------------------------------- during a run
 @pytest.mark.spec("FLOW-UNREG-2")
 @pytest.mark.parametrize("again", [False, True])
 def test_tasks_submitted_before_still_run_and_what_is_registered_again_stays(make, mode, again):
@@ -108,18 +92,17 @@ def test_a_worker_that_dies_in_the_removal_has_forgotten_the_callable(make):
     assert installed(words) == [1, 1, 1]
 
 
-# ---------------------------------------------------------------- whose place another takes
 @pytest.mark.spec("FLOW-UNREG-1", "WM-MAIL-2")
-@pytest.mark.parametrize("depth", [1, 16])
-def test_what_takes_the_place_of_a_callable_runs_in_each_frame_and_nothing_else_does(depth):
+@pytest.mark.parametrize(("mode", "depth"), [("process", 1), ("process", 16), ("thread", 1)])
+def test_what_takes_the_place_of_a_callable_runs_in_each_frame_and_nothing_else_does(mode, depth):
     def add_to(i):
         def add(args):
             args.tensor(0).numpy()[i] += 1
 
         return add
 
-    with Worker(level=3, num_sub_workers=1, mailbox_depth=depth) as w:
-        counts = w.share(np.zeros(2, np.int64))
+    with Worker(level=3, num_sub_workers=1, child_mode=mode, mailbox_depth=depth) as w:
+        counts = w.share(np.zeros(40, np.int64))
         w.start()
 
         def run(handle):
@@ -129,8 +112,10 @@ def test_what_takes_the_place_of_a_callable_runs_in_each_frame_and_nothing_else_
         first = add_to(0)
         handle = w.register(first)
         run(handle)
-        w.unregister(handle)
-        successor = w.register(add_to(1))
-        w.register(first)  # known again, so that its digest in a frame would do no visible harm
-        run(successor)
-        assert counts.tolist() == [2 * depth, 2 * depth]
+        for i in range(1, 40):  # more than the worker's small cache holds
+            w.unregister(handle)
+            handle = w.register(add_to(i))
+            if i == 1:
+                w.register(first)  # so that its digest in a frame would do no visible harm
+            run(handle)
+        assert counts.tolist() == [2 * depth] * 40

@@ -66,6 +66,9 @@ def test_tasks_for_a_worker_that_died_fail_and_the_others_go_on(make_driver):
 
 @pytest.mark.spec("WM-AFF-6")
 def test_a_worker_that_does_not_exist_is_refused():
+    """Memory of a worker needs the worker's number where there are several."""
+    args = TaskArgs()
+    args.add_tensor(ContinuousTensor.make(0x1000, (4,), DataType.INT64, child_memory=True))
     with calling(2, num_sub_workers=3) as w:
         handle = w.register(lambda *_: None)
 
@@ -75,19 +78,6 @@ def test_a_worker_that_does_not_exist_is_refused():
                 with pytest.raises(ValueError, match=r"worker .* is unknown"):
                     orch.submit_next_level(handle, worker=worker)
                 assert (orch_words(w) == before).all()
-
-        assert w.run(orch_fn).tasks == 0
-
-
-@pytest.mark.spec("WM-AFF-6")
-def test_memory_of_a_worker_needs_the_workers_number_where_there_are_several():
-    args = TaskArgs()
-    args.add_tensor(ContinuousTensor.make(0x1000, (4,), DataType.INT64, child_memory=True))
-    with calling(2) as w:
-        handle = w.register(lambda *_: None)
-
-        def orch_fn(orch, *_):
-            before = orch_words(w)
             with pytest.raises(ValueError, match=r"child_memory.*worker="):
                 orch.submit_next_level(handle, args)
             with pytest.raises(ValueError, match=r"child_memory.*worker="):

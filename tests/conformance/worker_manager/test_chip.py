@@ -28,11 +28,6 @@ def full(w, value):
     return w.share(np.full(N, value, np.float32))
 
 
-def device(address):
-    return ContinuousTensor.make(address, (N,), DataType.FLOAT32, child_memory=True)
-
-
-# ---------------------------------------------------------------- a worker for each device
 @pytest.mark.spec("WM-CHIP-1")
 @pytest.mark.parametrize(
     ("mode", "when"),
@@ -58,75 +53,62 @@ def test_every_chip_runs_chip_callables(mode, when):
         assert timing.device_wall_ns > 0
 
 
-# ---------------------------------------------------------------- chip callables and nothing else
 @pytest.mark.spec("WM-CHIP-2")
 def test_each_pool_refuses_the_others_callables_and_names_both():
     with Worker(3, device_ids=[0], num_sub_workers=1) as w:
         chip, python = w.register(adding()), w.register(lambda args: None)
 
         def orch_fn(orch, *_):
-            with pytest.raises(TypeError, match=r"LOCAL_PYTHON.*LOCAL_CHIP"):
-                orch.submit_next_level(python)
-            with pytest.raises(TypeError, match=r"LOCAL_PYTHON.*LOCAL_CHIP"):
-                orch.submit_next_level_group(python, [TaskArgs()])
-            with pytest.raises(TypeError, match=r"LOCAL_CHIP.*LOCAL_PYTHON"):
-                orch.submit_sub(chip)
-            with pytest.raises(TypeError, match=r"LOCAL_CHIP.*LOCAL_PYTHON"):
-                orch.submit_sub_group(chip, [TaskArgs()])
+            for submit, handle, words in (
+                (orch.submit_next_level, python, r"LOCAL_PYTHON.*LOCAL_CHIP"),
+                (orch.submit_next_level_group, python, r"LOCAL_PYTHON.*LOCAL_CHIP"),
+                (orch.submit_sub, chip, r"LOCAL_CHIP.*LOCAL_PYTHON"),
+                (orch.submit_sub_group, chip, r"LOCAL_CHIP.*LOCAL_PYTHON"),
+            ):
+                with pytest.raises(TypeError, match=words):
+                    submit(handle, [TaskArgs()] if "group" in submit.__name__ else TaskArgs())
 
         assert w.run(orch_fn).tasks == 0
-
-
-# ---------------------------------------------------------------- memory of a chip
-class OfOrch:
-    """The memory calls of an orch function, with the chip last as in those of a Worker."""
-
-    def __init__(self, orch):
-        self.orch = orch
-
-    def __getattr__(self, name):
-        return lambda *args: getattr(self.orch, name)(args[-1], *args[:-1])
 
 
 @pytest.mark.spec("WM-CHIP-3")
 @pytest.mark.parametrize(("mode", "where"), [("process", "worker"), ("thread", "orch")])
 def test_memory_goes_to_a_chip_and_back(mode, where):
+    """Host memory that the chip's process cannot see is refused."""
     with Worker(3, device_ids=[0, 1], child_mode=mode) as w:
         x, y = w.share(np.arange(N, dtype=np.float32)), full(w, 0)
 
-        def use(memory):
-            there = memory.malloc(x.nbytes, 1)
-            memory.copy_to(there, x.ctypes.data, x.nbytes, 1)
+        def use(orch=None, *_):
+            def call(name, *args, chip=1):  # the chip comes last in those of a Worker
+                return getattr(orch, name)(chip, *args) if orch else getattr(w, name)(*args, chip)
+
+            there = call("malloc", x.nbytes)
+            call("copy_to", there, x.ctypes.data, x.nbytes)
             with pytest.raises(ControlError, match="chip_worker 0"):
-                memory.copy_from(y.ctypes.data, there + (1 << 40), x.nbytes, 0)
-            memory.copy_from(y.ctypes.data, there, x.nbytes, 1)
+                call("copy_from", y.ctypes.data, there + (1 << 40), x.nbytes, chip=0)
+            call("copy_from", y.ctypes.data, there, x.nbytes)
             assert (y == x).all()
-            memory.free(there, 1)
+            if mode == "process":
+                private = np.zeros(N, np.float32).ctypes.data
+                with pytest.raises(ValueError, match="cannot see"):
+                    call("copy_to", there, private, x.nbytes)
+                with pytest.raises(ValueError, match="cannot see"):
+                    call("copy_from", private, there, x.nbytes)
+            call("free", there)
             with pytest.raises(ControlError, match="chip_worker 1"):
-                memory.free(there, 1)
+                call("free", there)
 
-        use(w) if where == "worker" else w.run(lambda orch, *_: use(OfOrch(orch)))
-
-
-@pytest.mark.spec("WM-CHIP-3")
-def test_host_memory_that_the_chips_process_cannot_see_is_refused():
-    with Worker(3, device_ids=[0]) as w:
-        private = np.zeros(N, np.float32)
-        there = w.malloc(private.nbytes)
-        with pytest.raises(ValueError, match="cannot see"):
-            w.copy_to(there, private.ctypes.data, private.nbytes)
-        with pytest.raises(ValueError, match="cannot see"):
-            w.copy_from(private.ctypes.data, there, private.nbytes)
+        use() if where == "worker" else w.run(use)
 
 
-# ---------------------------------------------------------------- child_memory
 @pytest.mark.spec("WM-CHIP-4")
 def test_a_tensor_in_a_chips_memory_is_used_where_it_is():
     with Worker(3, device_ids=[0, 1]) as w:
         x, y = w.share(np.arange(N, dtype=np.float32)), full(w, 0)
         at = w.malloc(x.nbytes, 1)
         w.copy_to(at, x.ctypes.data, x.nbytes, 1)
-        add, there = w.register(adding()), device(at)
+        there = ContinuousTensor.make(at, (N,), DataType.FLOAT32, child_memory=True)
+        add = w.register(adding())
 
         def orch_fn(orch, *_):
             for _ in range(3):
@@ -137,7 +119,6 @@ def test_a_tensor_in_a_chips_memory_is_used_where_it_is():
         assert (y == 8 * x + x).all()
 
 
-# ---------------------------------------------------------------- a task that fails
 @pytest.mark.spec("WM-CHIP-5")
 def test_a_chip_that_fails_a_task_says_which_and_why_and_runs_the_next(mode):
     with Worker(3, device_ids=[4], child_mode=mode) as w:
@@ -149,69 +130,52 @@ def test_a_chip_that_fails_a_task_says_which_and_why_and_runs_the_next(mode):
             w.run(lambda orch, *_: orch.submit_next_level(good))
 
 
-# ---------------------------------------------------------------- where chips belong
 @pytest.mark.spec("WM-CHIP-6")
-@pytest.mark.parametrize(
-    ("level", "options", "kind", "words"),
-    [
-        (3, {"device_ids": [0, 1, 0]}, ValueError, "twice"),
-        (3, {"device_id": 0}, ValueError, "level 2"),
-        (3, {"device_ids": [-1]}, ValueError, "device_id"),
-        (3, {"device_ids": [1 << 40]}, ValueError, "device_id"),
-        (2, {"num_sub_workers": 1}, ValueError, "level 2"),
-        (2, {"device_ids": [0]}, ValueError, "level 2"),
-    ],
-)
-def test_device_ids_are_for_level_3_and_distinct(level, options, kind, words):
-    with pytest.raises(kind, match=words):
-        Worker(level, **options)
+def test_device_ids_are_for_level_3_and_distinct():
+    for level, options, words in (
+        (3, {"device_ids": [0, 1, 0]}, "twice"),
+        (3, {"device_id": 0}, "level 2"),
+        (3, {"device_ids": [-1]}, "device_id"),
+        (3, {"device_ids": [1 << 40]}, "device_id"),
+        (2, {"num_sub_workers": 1}, "level 2"),
+        (2, {"device_ids": [0]}, "level 2"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            Worker(level, **options)
+    above = r"only supported on L3.*device_ids=\[0, 2\]"
+    for level in (4, 5):
+        for use in (Worker.init, Worker.start, lambda w: w.run(lambda *_: None)):
+            with Worker(level, device_ids=[0, 2]) as w, pytest.raises(RuntimeError, match=above):
+                use(w)
+        w, child = Worker(level, device_ids=[0]), Worker(3)
+        with pytest.raises(RuntimeError, match="cannot be combined with device_ids"):
+            w.add_worker(child)
+        with pytest.raises(RuntimeError, match="only supported on L3"):
+            Worker(level + 1).add_worker(w)
+        with Worker(4) as other:
+            other.add_worker(child)  # it is nobody's child yet
 
 
-@pytest.mark.spec("WM-CHIP-6")
-@pytest.mark.parametrize("level", [4, 5])
-def test_device_ids_above_level_3_are_refused_by_init_and_add_worker(level):
-    for uses in (Worker.init, Worker.start, lambda w: w.run(lambda *_: None)):
-        with (
-            Worker(level, device_ids=[0, 2]) as w,
-            pytest.raises(RuntimeError, match=r"only supported on L3.*device_ids=\[0, 2\]"),
-        ):
-            uses(w)
-    w, child = Worker(level, device_ids=[0]), Worker(3)
-    with pytest.raises(RuntimeError, match="cannot be combined with device_ids"):
-        w.add_worker(child)
-    with pytest.raises(RuntimeError, match="only supported on L3"):
-        Worker(level + 1).add_worker(w)
-    with Worker(4) as other:
-        other.add_worker(child)  # it is nobody's child yet
-
-
-# ---------------------------------------------------------------- level 2
 @pytest.mark.spec("WM-CHIP-7")
 def test_a_level_2_worker_runs_a_chip_callable_and_returns_when_it_is_done(mode):
+    """It takes the arguments of the L2 ABI, too."""
     with Worker(2, device_id=1, child_mode=mode) as w:
         x, y = full(w, 1), full(w, 0)
-        timing = w.run(w.register(adding()), sum_of(x, x, y), CallConfig(block_dim=2))
-        assert (y == 2).all()
-        assert 0 < timing.device_wall_ns <= timing.host_wall_ns
-        with pytest.raises(TaskError, match="no luck today"):
-            w.run(w.register(orchestration("fails")))
-
-
-@pytest.mark.spec("WM-CHIP-7")
-def test_a_level_2_worker_takes_the_arguments_of_the_l2_abi():
-    with Worker(2) as w:
-        x, y = full(w, 1), full(w, 0)
-        args = ChipStorageTaskArgs()
+        of_l2 = ChipStorageTaskArgs()
         for array in (x, x, y):
-            args.add_tensor(ContinuousTensor.make(array.ctypes.data, array.shape, array.dtype))
-        handle = w.register(adding())
-        w.run(handle, args, CallConfig(block_dim=2))
-        assert (y == 2).all()
-        args.add_scalar(7)
-        with pytest.raises(TaskError):
-            w.run(w.register(orchestration("fails")), args)
-    again = args.task_args()
-    assert [again.tensor(i) for i in range(3)] == [args.tensor(i) for i in range(3)]
+            of_l2.add_tensor(ContinuousTensor.make(array.ctypes.data, array.shape, array.dtype))
+        adds, fails = w.register(adding()), w.register(orchestration("fails"))
+        for args in (sum_of(x, x, y), of_l2):
+            y[:] = 0
+            timing = w.run(adds, args, CallConfig(block_dim=2))
+            assert (y == 2).all()
+            assert 0 < timing.device_wall_ns <= timing.host_wall_ns
+        of_l2.add_scalar(7)
+        for args, words in (((), "no luck today"), ((of_l2,), "got 3 and 1")):
+            with pytest.raises(TaskError, match=words):
+                w.run(fails, *args)
+    again = of_l2.task_args()
+    assert [again.tensor(i) for i in range(3)] == [of_l2.tensor(i) for i in range(3)]
     assert (again.scalar(0), len(again)) == (7, 4)
 
 

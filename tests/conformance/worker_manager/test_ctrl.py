@@ -68,7 +68,6 @@ def run_on_both(w, handle):
     w.run(lambda orch, *_: [orch.submit_next_level(handle, worker=i) for i in range(2)])
 
 
-# ---------------------------------------------------------------- refused
 @pytest.mark.spec("WM-CTRL-1")
 def test_what_a_worker_refuses_raises_with_its_words_and_it_goes_on(make, mode):
     w = make(mode)
@@ -76,9 +75,8 @@ def test_what_a_worker_refuses_raises_with_its_words_and_it_goes_on(make, mode):
 
     def ask(malloc):
         for _ in range(3):
-            with pytest.raises(
-                ControlError, match=r"memory_worker 1.*ValueError: thirteen"
-            ) as info:
+            words = r"memory_worker 1.*ValueError: thirteen"
+            with pytest.raises(ControlError, match=words) as info:
                 malloc(REFUSED)
             assert "in control" in info.value.remote_traceback
             assert malloc(21) == 42
@@ -93,7 +91,6 @@ def test_what_a_worker_refuses_raises_with_its_words_and_it_goes_on(make, mode):
     run_on_both(w, handle)
 
 
-# ---------------------------------------------------------------- busy for too long
 @pytest.mark.spec("WM-CTRL-2")
 def test_by_default_a_request_waits_30_seconds(make, monkeypatch):
     """By a clock of which each look takes a second."""
@@ -144,21 +141,6 @@ def test_a_request_waits_for_its_workers_task_and_not_for_ever(make, mode, stays
         assert (done[0], w.malloc(21, 0)) == (1, 42)
 
 
-# ---------------------------------------------------------------- no answer
-@pytest.mark.spec("WM-CTRL-3")
-def test_a_process_that_does_not_answer_is_killed_and_replaced(make):
-    w = make("process", py_control_timeout_s=0.2)
-    handle = w.register(lambda: None)
-    w.start()
-    before = w.worker_pids()
-    with pytest.raises(ControlTimeoutError, match=r"memory_worker 0.*0\.2 s.*killed"):
-        w.malloc(SILENT, 0)
-    assert w.malloc(21, 1) == 42
-    run_on_both(w, handle)
-    after = w.worker_pids()
-    assert len(after) == 2 and after[0] != before[0] and after[1] == before[1]
-
-
 @pytest.mark.spec("WM-CTRL-4")
 @pytest.mark.parametrize("what", ["for one worker", "group"])
 def test_a_thread_that_does_not_answer_makes_no_later_run_wait_for_ever(make, what):
@@ -193,28 +175,31 @@ def test_a_thread_that_does_not_answer_makes_no_later_run_wait_for_ever(make, wh
     assert w.malloc(21, 0) == 42
 
 
-# ---------------------------------------------------------------- death
-@pytest.mark.spec("WM-CTRL-5")
-@pytest.mark.parametrize("when", ["in the request", "before it"])
-def test_a_worker_that_dies_is_reported_and_replaced(make, when):
-    w = make("process")
+@pytest.mark.spec("WM-CTRL-3", "WM-CTRL-5")
+@pytest.mark.parametrize("how", ["dies in it", "dies before it", "does not answer"])
+def test_a_process_that_dies_or_does_not_answer_a_request_is_reported_and_replaced(make, how):
+    w = make("process", py_control_timeout_s=0.2 if how == "does not answer" else 30.0)
     handle = w.register(lambda: None)
     w.start()
-    pid = w.worker_pids()[0]
+    before = w.worker_pids()
 
     def orch_fn(orch, *_):
-        os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: pid not in w.worker_pids())
+        os.kill(before[0], signal.SIGKILL)
+        wait_until(lambda: before[0] not in w.worker_pids())
         orch.malloc(0, 21)
 
-    with pytest.raises(WorkerLostError, match=r"memory_worker 0.*SIGKILL"):
-        w.run(orch_fn) if when == "before it" else w.malloc(DEADLY, 0)
-    assert w.malloc(21, 0) == 42, "a successor is there"
+    words = r"memory_worker 0.*(SIGKILL|0\.2 s.*killed)"
+    kind = ControlTimeoutError if how == "does not answer" else WorkerLostError
+    with pytest.raises(kind, match=words):
+        if how == "dies before it":
+            w.run(orch_fn)
+        w.malloc(SILENT if how == "does not answer" else DEADLY, 0)
+    assert (w.malloc(21, 1), w.malloc(21, 0)) == (42, 42), "a successor is there"
     run_on_both(w, handle)
-    assert pid not in w.worker_pids()
+    after = w.worker_pids()
+    assert len(after) == 2 and after[0] != before[0] and after[1] == before[1]
 
 
-# ---------------------------------------------------------------- nothing to manage
 def memory_calls(w):
     """Return the calls for the memory of a worker: name and arguments but the worker's number."""
     at = w.share(np.zeros(8, np.uint8)).ctypes.data

@@ -12,7 +12,7 @@ from simpler_ref import TaskArgs, TaskError, Worker, WorkerLostError
 from simpler_ref.errors import ControlError
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
-from simpler_ref.native_chip import ChipError, ChipWorker
+from simpler_ref.native_chip import ChipError, ChipWorker, default_runtime
 from simpler_ref.native_chip.domains import DomainMemory, pack_file
 from simpler_ref.orch.domains import Domains
 from simpler_ref.system import regions
@@ -112,29 +112,20 @@ def windows():
     return [one for one in regions._regions.values() if one.window]
 
 
-# ---------------------------------------------------------------- the base communicator
 @pytest.mark.spec("WM-DOMAIN-1")
-def test_all_chips_join_the_communicator_at_the_first_domain_and_not_again(monkeypatch):
+def test_all_chips_and_successors_of_dead_ones_join_the_communicator_once(monkeypatch):
     with Ranks(3) as r:
         made = requests(r.w, monkeypatch)
         r.w.run(lambda *_: None)
         assert made == []
         for _ in range(2):
             r.run(k.MEET, k.MEET, chips=[2, 0])
-        assert [chip for command, chip in made if command == L.CTRL_COMM_INIT] == [0, 1, 2]
-
-
-@pytest.mark.spec("WM-DOMAIN-1")
-def test_the_successor_of_a_dead_chip_joins_before_the_next_domain(monkeypatch):
-    with Ranks() as r:
         with pytest.raises(WorkerLostError):
-            r.run(k.NOTE_BARRIER, k.DIE)
-        made = requests(r.w, monkeypatch)
-        r.run(k.MEET, k.MEET)
-        assert [chip for command, chip in made if command == L.CTRL_COMM_INIT] == [1]
+            r.run(k.NOTE_BARRIER, k.DIE, chips=[0, 1])
+        r.run(k.MEET, k.MEET, k.MEET)
+        assert [chip for command, chip in made if command == L.CTRL_COMM_INIT] == [0, 1, 2, 1]
 
 
-# ---------------------------------------------------------------- the requests
 @pytest.mark.spec("WM-DOMAIN-2")
 def test_a_chip_maps_a_domain_after_it_has_joined_and_only_if_it_has_a_rank():
     with Ranks(3) as r:
@@ -161,7 +152,6 @@ def test_a_chip_maps_a_domain_after_it_has_joined_and_only_if_it_has_a_rank():
         assert windows() == []
 
 
-# ---------------------------------------------------------------- what a handle has
 @pytest.mark.spec("WM-DOMAIN-3", "WM-DOMAIN-11")
 def test_a_handle_and_a_kernel_have_what_each_chip_needs(kernel):
     size = 8192 if kernel["callable"] is in_c() else 0  # the one in Python does not tell
@@ -194,7 +184,6 @@ def test_a_handle_and_a_kernel_have_what_each_chip_needs(kernel):
         assert r.out[1].tolist()[:4] == [0, 0, 0, 0], "a domain may have one rank"
 
 
-# ---------------------------------------------------------------- windows
 @pytest.mark.spec("WM-DOMAIN-4")
 def test_an_access_beyond_a_window_fails_the_task(mode):
     with Ranks(child_mode=mode) as r:
@@ -203,7 +192,6 @@ def test_an_access_beyond_a_window_fails_the_task(mode):
         r.run(k.MEET, k.MEET)
 
 
-# ---------------------------------------------------------------- buffers
 @pytest.mark.spec("WM-DOMAIN-4")
 def test_buffers_begin_at_the_same_place_of_every_window_or_do_not_fit(monkeypatch):
     specs = [CommBufferSpec("a", "uint8", 1), CommBufferSpec("b", "float32", 3, 65)]
@@ -235,10 +223,6 @@ def test_buffers_begin_at_the_same_place_of_every_window_or_do_not_fit(monkeypat
         r.w.run(refused)
         assert made == []
         r.w.run(orch_fn)
-
-
-@pytest.mark.spec("WM-DOMAIN-4")
-def test_a_buffer_describes_memory_that_its_elements_fit():
     assert CommBufferSpec("x", "float32", 3).nbytes == 12
     assert CommBufferSpec("x", np.int64, 3, 100).nbytes == 100
     for wrong in (("x", "float32", 3, 11), ("x", "float32", -1), ("", "float32", 1)):
@@ -246,9 +230,8 @@ def test_a_buffer_describes_memory_that_its_elements_fit():
             CommBufferSpec(*wrong)
 
 
-# ---------------------------------------------------------------- what is refused
 @pytest.mark.spec("WM-DOMAIN-6")
-def test_ranks_that_cannot_be_are_refused(monkeypatch):
+def test_ranks_that_cannot_be_are_refused_as_are_workers_that_are_no_chips(monkeypatch):
     with Ranks(3) as r:
         made = requests(r.w, monkeypatch)
 
@@ -278,6 +261,12 @@ def test_ranks_that_cannot_be_are_refused(monkeypatch):
 
         r.w.run(orch_fn)
         assert (made, windows(), r.w.live_domains) == ([], [], {})
+    outer = Worker(4)
+    outer.add_worker(Worker(3))
+    with outer:
+        for take, why in ((outer.run, "worker 0 is no chip"), (outer.record, "allocate_domain")):
+            with pytest.raises((ValueError, RuntimeError), match=why):
+                take(lambda orch, *_: orch.allocate_domain("d", [0], 4096))
 
 
 @pytest.mark.spec("WM-DOMAIN-6")
@@ -301,18 +290,6 @@ def test_a_name_is_free_again_once_its_domain_is_released():
         r.w.run(orch_fn)
 
 
-@pytest.mark.spec("WM-DOMAIN-6")
-def test_workers_that_are_no_chips_and_recordings_have_no_domain():
-    outer = Worker(4)
-    outer.add_worker(Worker(3))
-    with outer:
-        with pytest.raises(ValueError, match="next-level worker 0 is no chip"):
-            outer.run(lambda orch, *_: orch.allocate_domain("d", [0], 4096))
-        with pytest.raises(RuntimeError, match="allocate_domain"):
-            outer.record(lambda orch, *_: orch.allocate_domain("d", [0], 4096))
-
-
-# ---------------------------------------------------------------- released, freed
 @pytest.mark.spec("WM-DOMAIN-7", "WM-DOMAIN-8")
 @pytest.mark.parametrize("fails", [False, True])
 def test_domains_are_freed_after_the_drain_the_forgotten_ones_in_reverse_order(monkeypatch, fails):
@@ -403,7 +380,6 @@ def test_the_next_run_frees_domains_whose_end_was_cut_short(monkeypatch):
         assert seen == [({}, [])]
 
 
-# ---------------------------------------------------------------- waits end
 @pytest.mark.spec("WM-DOMAIN-9")
 def test_a_wait_that_nobody_ends_fails_its_task_at_the_deadline(kernel):
     with Ranks(**kernel) as r:
@@ -421,7 +397,6 @@ def test_a_rank_that_gave_up_at_a_barrier_has_not_arrived():
         assert r.out[0, 0] == k.TIMEOUT
 
 
-# ---------------------------------------------------------------- a rank is lost
 @pytest.mark.spec("WM-DOMAIN-9")
 @pytest.mark.parametrize(
     ("what", "kind", "words", "reason"),
@@ -456,7 +431,6 @@ def test_when_a_rank_is_lost_all_waits_in_its_domain_end(what, kind, words, reas
         r.run(*[k.MEET] * 4)
 
 
-# ---------------------------------------------------------------- what kernels have
 @pytest.mark.spec("WM-DOMAIN-4", "WM-DOMAIN-11")
 def test_kernels_read_what_was_written_before_a_barrier_and_put_before_they_were_notified(kernel):
     turns = 300
@@ -471,7 +445,6 @@ def test_kernels_read_what_was_written_before_a_barrier_and_put_before_they_were
         assert r.out[:, 0].tolist() == [3 * turns - 2, 3 * turns - 1, 3 * turns]
 
 
-# ---------------------------------------------------------------- what kernels are refused
 @pytest.mark.spec("WM-DOMAIN-11")
 def test_memory_outside_of_the_window_and_unknown_ranks_are_refused(kernel):
     with Ranks(**kernel) as r:
@@ -500,7 +473,6 @@ def test_two_blocks_of_a_rank_at_one_barrier_are_refused():
             r.w.run(orch_fn)
 
 
-# ---------------------------------------------------------------- windows are memory of chips
 @pytest.mark.spec("WM-DOMAIN-8")
 def test_the_host_copies_to_windows_and_back_until_the_domain_is_freed():
     with Ranks() as r:
@@ -527,8 +499,6 @@ def test_the_host_copies_to_windows_and_back_until_the_domain_is_freed():
 @pytest.mark.spec("WM-DOMAIN-8")
 def test_a_runtime_without_windows_refuses_the_domain(tmp_path):
     """One that is the reference runtime, but for the name of an entry point."""
-    from simpler_ref.native_chip import default_runtime
-
     raw = Path(default_runtime()).read_bytes()
     old, new = b"pto2_open_window", b"pto2_opqn_window"
     assert raw.count(old) >= 1
@@ -550,7 +520,6 @@ def test_a_runtime_without_windows_refuses_the_domain(tmp_path):
         r.w.run(orch_fn)
 
 
-# ---------------------------------------------------------------- ranks that will not come
 def wait_for_waiting(domain, *ranks):
     """Return when so many ranks sleep in a wait."""
     while any(memory_of(domain).sleeps(rank) < 0 for rank in ranks):

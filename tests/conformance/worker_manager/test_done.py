@@ -81,12 +81,16 @@ def test_after_a_failure_who_has_not_started_answers_skipped_and_runs_its_next_t
     assert three.states(*slots) == [RUNNING] * 3
 
 
-@pytest.mark.spec("WM-DONE-3")
-def test_a_member_that_has_started_is_let_finish(three):
+@pytest.mark.spec("WM-DONE-3", "WM-DONE-5")
+def test_a_member_that_has_started_is_let_finish_and_a_control_request_is_not_skipped(three):
     assert three.x.receive(three.mem, 1) == L.RESOLVE, "worker 1 has started"
     answer(three, 0, error=ValueError("first"))
     assert (three.mailbox_state(1), three.given(1)) == ((L.TASK_READY, 0), three.group)
-    answer(three, 1, 2)
+    answer(three, 1)
+    three.x.post(three.mem, 2, L.CONTROL_REQUEST, 0)
+    assert three.x.receive(three.mem, 2) == L.CONTROL
+    three.x.post(three.mem, 2, L.TASK_READY, 0)
+    answer(three, 2)
     assert three.state(three.group) == FAILED
 
 
@@ -104,10 +108,3 @@ def test_the_death_of_a_members_worker_is_reported_with_the_member():
             w.run(lambda orch, *_: orch.submit_sub_group(handle, members))
         assert caught.value.status == -signal.SIGKILL
         w.run(lambda orch, *_: orch.submit_sub_group(fine, [TaskArgs()] * 2))
-
-
-@pytest.mark.spec("WM-DONE-5")
-def test_a_control_request_is_not_skipped(three):
-    answer(three, 0, error=ValueError("first"))
-    three.x.post(three.mem, 1, L.CONTROL_REQUEST, 0)
-    assert three.x.receive(three.mem, 1) == L.CONTROL

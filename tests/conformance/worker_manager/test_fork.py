@@ -11,15 +11,23 @@ from simpler_ref import Worker, WorkerLostError
 from simpler_ref.workers.kinds import WorkerKind
 from tests.support import make_args, wait_until
 
-from .own import run_sub
 
-
-@pytest.mark.spec("WM-FORK-1")
-def test_one_process_serves_all_tasks_of_a_worker_in_all_runs():
+@pytest.mark.spec("WM-FORK-1", "WM-FORK-2")
+def test_one_process_serves_all_tasks_of_a_worker_and_inherits_what_exists():
+    """A lock cannot be serialised; a list is what it was at the fork."""
+    lock, words = threading.Lock(), ["at the start"]
     with Worker(3, num_sub_workers=2) as w:
         seen = w.share(np.zeros(200, np.int64))
-        handle = w.register(lambda args: seen.__setitem__(args.scalar(0), os.getpid()))
+
+        def body(args):
+            with lock:
+                assert words == ["at the start", "before the fork"]
+            seen[args.scalar(0)] = os.getpid()
+
+        handle = w.register(body)
+        words.append("before the fork")
         w.start()
+        words.append("after it")
         pids = set(w.worker_pids())
 
         def orch_fn(orch, numbers, _):
@@ -31,25 +39,6 @@ def test_one_process_serves_all_tasks_of_a_worker_in_all_runs():
         assert len(pids) == 2
         assert set(seen.tolist()) <= pids
         assert set(w.worker_pids()) == pids
-
-
-@pytest.mark.spec("WM-FORK-2")
-def test_a_worker_inherits_what_exists_without_serialisation():
-    """A lock cannot be serialised; a list is what it was at the fork."""
-    lock, words = threading.Lock(), ["at the start"]
-    with Worker(3, num_sub_workers=1) as w:
-        seen = w.share(np.zeros(2, np.int64))
-
-        def body():
-            with lock:
-                seen[:] = len(words), words[0] == "at the start"
-
-        handle = w.register(body)
-        words.append("before the fork")
-        w.start()
-        words.append("after it")
-        run_sub(w, handle)
-        assert seen.tolist() == [2, 1]
 
 
 class SeesItsBirth(WorkerKind):

@@ -34,18 +34,6 @@ def arguments(driver, worker):
     return addresses, list(struct.unpack_from(f"<{scalars}Q", box, 1112 + 40 * tensors))
 
 
-# ---------------------------------------------------------------- one task
-@pytest.mark.spec("WM-GROUP-1")
-def test_a_group_is_one_task_with_one_slot_and_one_scope_reference(driver):
-    before = driver.live()
-    group = driver.submit_group(member(reads(A)), member(reads(B)))
-    after = driver.submit()
-    assert driver.live() == before + 2
-    assert driver.id(after) == driver.id(group) + 1
-    assert (driver.refs(group), driver.wiring_queue()) == ((1, 0), [group, after])
-
-
-# ---------------------------------------------------------------- what each member gets
 @pytest.mark.spec("WM-GROUP-2")
 def test_each_member_is_sent_its_own_arguments_with_the_groups_callable(make_driver):
     driver = make_driver(sub=3)
@@ -75,7 +63,6 @@ def test_all_members_get_the_groups_configuration_also_one_without_arguments():
         assert (timing.tasks, seen.tolist()) == (1, [7, 7])
 
 
-# ---------------------------------------------------------------- dependencies
 @pytest.mark.spec("WM-GROUP-3")
 def test_a_group_waits_for_the_producers_of_all_members_and_readers_for_all_of_it(driver):
     first, second = driver.submit(writes(A)), driver.submit(writes(B))
@@ -93,10 +80,13 @@ def test_a_group_waits_for_the_producers_of_all_members_and_readers_for_all_of_i
     assert driver.states(group, *readers) == [COMPLETED, RUNNING, RUNNING]
 
 
-@pytest.mark.spec("WM-GROUP-4")
-def test_a_producer_that_several_members_lead_to_counts_once(driver):
+@pytest.mark.spec("WM-GROUP-1", "WM-GROUP-4")
+def test_a_group_is_one_task_to_which_a_producer_of_several_members_counts_once(driver):
     producer = driver.submit(writes(A), writes(B))
     group = driver.submit_group(member(reads(A), reads(B)), member(reads(B), updates(A)))
+    after = driver.submit()
+    assert (driver.live(), driver.id(after)) == (3, driver.id(group) + 1)
+    assert (driver.refs(group), driver.wiring_queue()) == ((1, 0), [producer, group, after])
     assert (driver.producers(group), driver.refs(producer)) == ([producer], (2, 0))
     driver.settle()
     assert (driver.fanin(group), driver.consumers(producer)) == (1, [group])
@@ -115,7 +105,6 @@ def test_members_that_name_the_same_buffer_do_not_wait_for_each_other(driver, fi
     assert (driver.state(group), len(driver.members(group))) == (RUNNING, 2)
 
 
-# ---------------------------------------------------------------- outputs without memory
 @pytest.mark.spec("WM-GROUP-5")
 def test_the_outputs_of_all_members_come_from_one_claim(driver):
     top, base = driver.ring_word(0, L.R_TOP), driver.ring_word(0, L.R_BASE)
@@ -133,7 +122,6 @@ def test_the_outputs_of_all_members_come_from_one_claim(driver):
     assert driver.held(0) == 0
 
 
-# ---------------------------------------------------------------- memory of workers
 @pytest.mark.spec("WM-GROUP-6")
 def test_equal_addresses_of_two_members_are_two_buffers(make_driver):
     driver = make_driver(sub=0, next_level=2)
@@ -157,7 +145,6 @@ def test_equal_addresses_of_two_members_are_two_buffers(make_driver):
     assert driver.map_count() == 0, "the keys are found again by their owners"
 
 
-# ---------------------------------------------------------------- limits
 @pytest.mark.spec("WM-GROUP-7")
 def test_the_limit_on_arguments_is_that_of_each_member(make_driver):
     most, driver = tuple(range((15024 - 8) // 8)), make_driver(sub=4)
@@ -173,7 +160,6 @@ def test_the_limit_on_arguments_is_that_of_each_member(make_driver):
     assert driver.changed_since(before) == []
 
 
-# ---------------------------------------------------------------- calls that are refused
 @pytest.mark.spec("WM-GROUP-8")
 def test_groups_that_cannot_be_are_refused_and_change_nothing():
     with calling(2, num_sub_workers=2) as w:

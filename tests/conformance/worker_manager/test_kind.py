@@ -35,18 +35,9 @@ class Calculator:
 
 
 @pytest.fixture
-def memory():
-    with Worker(3) as w:
-        yield w
-
-
-@pytest.fixture
-def notes(memory):
-    return memory.share(np.zeros(6, np.int64))
-
-
-def run_next_level(w, handle, *args):
-    w.run(lambda orch, *_: orch.submit_next_level(handle, *args))
+def notes():
+    with Worker(3) as memory:
+        yield memory.share(np.zeros(6, np.int64))
 
 
 @pytest.mark.spec("WM-KIND-1")
@@ -78,7 +69,8 @@ def test_any_object_with_run_serves_either_pool(notes, mode, pool, when):
             w.run(lambda orch, *_: orch.submit_sub(handle, args))
             assert configs.tolist() == [0, 3], "the default"
         else:
-            run_next_level(w, handle, args, CallConfig(block_dim=5, aicpu_thread_num=2))
+            config = CallConfig(block_dim=5, aicpu_thread_num=2)
+            w.run(lambda orch, *_: orch.submit_next_level(handle, args, config))
             assert configs.tolist() == [5, 2]
         assert (data.tolist(), notes[4]) == ([0, 3, 6, 9, 12], 1)
 
@@ -98,7 +90,7 @@ def test_start_and_stop_are_called_once_where_the_tasks_are(notes, mode, last_fa
             w.run(lambda orch, *_: [orch.submit_next_level(fine) for _ in range(3)])
         if last_fails:
             with pytest.raises(RuntimeError):
-                run_next_level(w, failing)
+                w.run(lambda orch, *_: orch.submit_next_level(failing))
         starts, stops, pid, thread, runs, _ = notes.tolist()
         assert (starts, stops, runs) == (1, 0, 9 + last_fails)
         assert (pid == os.getpid()) == (mode == "thread")

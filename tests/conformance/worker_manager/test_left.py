@@ -48,7 +48,6 @@ WAYS_BACK = {
 }
 
 
-# ---------------------------------------------------------------- children
 @pytest.mark.spec("WM-LEFT-1")
 @pytest.mark.parametrize(("mode", "depth"), [("process", 1), ("thread", 4)])
 def test_the_child_of_a_task_ends_and_the_worker_does_all_tasks_once(mode, depth, capfd):
@@ -140,7 +139,6 @@ def test_workers_that_a_thread_without_an_object_has_forked_end_without_a_word(c
     assert capfd.readouterr() == ("at exit\n", "")
 
 
-# ---------------------------------------------------------------- between two tasks
 class Late(BaseException):
     pass
 
@@ -149,21 +147,21 @@ def raise_late(*_):
     raise Late("from a task that has ended")
 
 
-def terminate_later(bench):
+def terminate_later(go, gone):
     """Leave a handler; the test sends its signal when the worker sleeps."""
     signal.signal(signal.SIGUSR1, raise_late)
 
 
-def profile(bench):
+def profile(go, gone):
     sys.setprofile(lambda frame, event, arg: raise_late() if event == "c_call" else None)
 
 
-def trace(bench):
+def trace(go, gone):
     """Leave a function that raises in what the worker itself calls."""
     sys.settrace(lambda frame, *_: raise_late() if frame.f_code.co_name == "flush_output" else None)
 
 
-def recurse(bench):
+def recurse(go, gone):
     limit = 1
     while True:
         try:
@@ -173,14 +171,14 @@ def recurse(bench):
             limit += 1
 
 
-def inject(bench):
+def inject(go, gone):
     """Leave a thread that raises an exception in the main one when it is told to."""
     main = ctypes.c_ulong(threading.main_thread().ident)
 
     def raise_there():
-        bench.go.wait()
+        go.wait()
         ctypes.pythonapi.PyThreadState_SetAsyncExc(main, ctypes.py_object(Late))
-        bench.gone.open(1)
+        gone.open(1)
 
     threading.Thread(target=raise_there, daemon=True).start()
 
@@ -188,43 +186,6 @@ def inject(bench):
 LEFT = [terminate_later, profile, trace]
 if not INTERPRETED:  # these would cut an interpreted kernel in two
     LEFT += [recurse, inject]
-
-
-class Bench:
-    """A Worker with one process; a task leaves something behind, which comes while the worker waits."""
-
-    def __init__(self, leave, **options):
-        self.leave = leave
-        self.w = Worker(3, num_sub_workers=1, **options)
-        self.go, self.gone = Gate(), Gate()
-
-    def __enter__(self):
-        self.w.__enter__()
-        adds_one(np.zeros(1, np.int64))  # compiled here, not again in each worker
-        self.done = self.w.share(np.zeros(1, np.int64))
-        self.leaves = self.w.register(lambda: self.leave(self))
-        self.count = self.w.register(lambda: self.done.__setitem__(0, self.done[0] + 1))
-        self.compiled = self.w.register(adds_one)
-        self.w.start()
-        self.pids = self.w.worker_pids()
-        return self
-
-    def __exit__(self, *error):
-        self.w.__exit__(*error)
-        self.go.__exit__()
-        self.gone.__exit__()
-
-    def run(self, handle, times=1):
-        args = make_args((self.done, T.INOUT)) if handle is self.compiled else None
-        self.w.run(lambda orch, *_: [orch.submit_sub(handle, args) for _ in range(times)])
-
-    def leave_behind(self):
-        self.run(self.leaves)
-        if self.leave is terminate_later:
-            os.kill(self.pids[0], signal.SIGUSR1)
-        elif self.leave is inject:
-            self.go.open(1)
-            self.gone.wait()
 
 
 @leaf
@@ -235,18 +196,38 @@ def adds_one(x):
 @pytest.mark.spec("WM-LEFT-2", "SCHED-MAIL-9")
 @pytest.mark.parametrize("leave", LEFT)
 def test_what_comes_between_two_tasks_fails_none_and_each_is_run_once(leave, capfd):
-    """And what comes before the end does not hold it up."""
-    with Bench(leave, mailbox_depth=[1, 4][LEFT.index(leave) % 2]) as b:
-        for handle in (b.count, b.compiled):
-            b.run(handle)
+    """A task leaves something behind that comes while the worker waits, or is to end."""
+    depth = [1, 4][LEFT.index(leave) % 2]
+    adds_one(np.zeros(1, np.int64))  # compiled here, not again in each worker
+    with Gate() as go, Gate() as gone, Worker(3, num_sub_workers=1, mailbox_depth=depth) as w:
+        done = w.share(np.zeros(1, np.int64))
+        leaves, compiled = w.register(lambda: leave(go, gone)), w.register(adds_one)
+        count = w.register(lambda: done.__setitem__(0, done[0] + 1))
+        w.start()
+        pids = w.worker_pids()
+
+        def run(handle, times=1):
+            args = make_args((done, T.INOUT)) if handle is compiled else None
+            w.run(lambda orch, *_: [orch.submit_sub(handle, args) for _ in range(times)])
+
+        def leave_behind():
+            run(leaves)
+            if leave is terminate_later:
+                os.kill(pids[0], signal.SIGUSR1)
+            elif leave is inject:
+                go.open(1)
+                gone.wait()
+
+        for handle in (count, compiled):
+            run(handle)
             for round_ in range(3):
-                b.done[0] = 0
-                b.leave_behind()
-                b.run(handle, 20)
-                assert b.done[0] == 20, round_
-        assert b.w.worker_pids() == b.pids
+                done[0] = 0
+                leave_behind()
+                run(handle, 20)
+                assert done[0] == 20, round_
+        assert w.worker_pids() == pids
         capfd.readouterr()
-        b.leave_behind()
+        leave_behind()
     assert "Traceback" not in capfd.readouterr().err.split("was raised between two tasks")[0]
 
 
@@ -282,7 +263,6 @@ def test_the_worker_has_what_it_had_at_its_start_again():
         assert seen.tolist() == [[1] * 8, [0] * 8]
 
 
-# ---------------------------------------------------------------- names
 @pytest.mark.spec("WM-LEFT-2")
 @pytest.mark.parametrize(("depth", "earlier_run"), [(1, True), (4, False)])
 def test_a_lost_worker_names_what_it_had_done_before(depth, earlier_run):
@@ -313,20 +293,18 @@ def test_a_lost_worker_names_what_it_had_done_before(depth, earlier_run):
         assert "before that" not in str(caught.value), "the new one had done nothing"
 
 
-def forks():
-    if os.fork() == 0:
-        time.sleep(0.003)
-        return -1
-    return 0
-
-
-def late(value):
-    time.sleep(0.001)
-    return value
-
-
 @pytest.mark.spec("WM-LEFT-1")
 def test_a_child_that_a_called_function_forks_answers_no_later_call():
+    def forks():
+        if os.fork() == 0:
+            time.sleep(0.003)
+            return -1
+        return 0
+
+    def late(value):
+        time.sleep(0.001)
+        return value
+
     with Worker(num_sub_workers=1) as w:
         for _ in range(8):
             calls = [w.submit(forks), *(w.submit(late, i) for i in range(1, 12))]

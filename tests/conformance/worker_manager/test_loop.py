@@ -14,7 +14,6 @@ from tests.support import DEADLINE_S, RUNNING, wait_until
 from .own import Calls
 
 
-# ---------------------------------------------------------------- ready
 @pytest.mark.spec("WM-LOOP-1")
 def test_a_worker_that_said_init_done_is_idle_and_gets_its_first_task(make_driver):
     driver = make_driver(sub=1)
@@ -30,7 +29,6 @@ def test_a_worker_that_said_init_done_is_idle_and_gets_its_first_task(make_drive
     assert driver.mailbox_state(0) == (L.IDLE, 0), "and never INIT_DONE again"
 
 
-# ---------------------------------------------------------------- errors
 @pytest.mark.spec("WM-LOOP-3")
 def test_the_report_is_error_1_with_type_and_text(make_driver):
     """Nobody collects while the test looks at what a worker has written."""
@@ -59,7 +57,6 @@ def test_the_report_is_error_1_with_type_and_text(make_driver):
         served.result(DEADLINE_S)
 
 
-# ---------------------------------------------------------------- not ready
 class Refuses(Calls):
     """Does not start while the word says so."""
 

@@ -21,7 +21,6 @@ def packed(block_dim, prefix=b""):
     return struct.pack("<7i1024s", block_dim, 3, 0, 0, 0, 0, 0, prefix)
 
 
-# ---------------------------------------------------------------- configurations
 @pytest.mark.spec("WM-MAIL-1")
 def test_a_frame_carries_the_configuration_of_its_task(one):
     wires = [packed(0), packed(2**31 - 1, b"here"), packed(7)]
@@ -49,8 +48,7 @@ def test_configuration_and_digest_are_written_only_when_they_change(one):
     assert config_bytes(one) == packed(0)
 
 
-# ---------------------------------------------------------------- control requests
-@pytest.mark.spec("WM-MAIL-3")
+@pytest.mark.spec("WM-MAIL-3", "WM-MAIL-5")
 def test_a_control_request_is_laid_out_as_in_the_table_and_goes_round(one):
     def worker():
         """Answer one request, as the loop of a worker does; return what it saw."""
@@ -71,17 +69,11 @@ def test_a_control_request_is_laid_out_as_in_the_table_and_goes_round(one):
         state, words, names = answering.result(DEADLINE_S)
     assert (result, state, words) == (99, (L.CONTROL_REQUEST, 0), (10, 5, 6, 7, 0))
     assert names == b"a name".ljust(32, b"\0") + bytes(range(32))
-    assert one.mailbox_state(0) == (L.IDLE, 0)
-
-
-@pytest.mark.spec("WM-MAIL-5")
-def test_the_sub_commands_have_their_numbers():
-    names = (
-        "MALLOC FREE COPY_TO COPY_FROM PREPARE REGISTER UNREGISTER ALLOC_DOMAIN RELEASE_DOMAIN "
-        "COMM_INIT PY_REGISTER PY_UNREGISTER"
-    )
-    assert [getattr(L, f"CTRL_{name}") for name in names.split()] == list(range(12))
+    commands = "MALLOC FREE COPY_TO COPY_FROM PREPARE REGISTER UNREGISTER ALLOC_DOMAIN"
+    commands += " RELEASE_DOMAIN COMM_INIT PY_REGISTER PY_UNREGISTER"
+    assert [getattr(L, f"CTRL_{name}") for name in commands.split()] == list(range(12))
     assert (L.CONTROL_REQUEST, L.CONTROL_DONE) == (4, 5)
+    assert one.mailbox_state(0) == (L.IDLE, 0)
 
 
 @pytest.mark.spec("WM-MAIL-4")

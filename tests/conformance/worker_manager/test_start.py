@@ -20,18 +20,9 @@ from simpler_ref.task_interface import TensorArgType as T
 from simpler_ref.workers import fresh_interpreter, processes
 from tests.chip_kernels import add_core
 from tests.spec_rules import ROOT
-from tests.support import DEADLINE_S, make_args, shared_spans, wait_until
-from tests.system.programs import Fork
+from tests.support import make_args, shared_spans, wait_until
 
 from .own import run_sub
-
-
-@pytest.fixture(scope="module")
-def spawned():
-    """Give a started Worker whose worker a fresh interpreter has made."""
-    with spawning() as w:
-        w.start()
-        yield w
 
 
 def spawning(level=3, **options):
@@ -46,7 +37,6 @@ def is_fresh(w):
     return "simpler_ref.workers.fresh_interpreter" in " ".join(server_of(w).cmdline())
 
 
-# ---------------------------------------------------------------- what they have, and what not
 @pytest.mark.spec("WM-START-1")
 def test_a_fresh_interpreter_has_the_memory_the_flags_and_the_paths_and_nothing_else(monkeypatch):
     monkeypatch.setattr(os, "only_here", 1, raising=False)
@@ -100,7 +90,6 @@ def test_a_start_method_must_be_one(monkeypatch):
         w.start()
 
 
-# ---------------------------------------------------------------- the choice
 OPENMP = """
     import _thread, ctypes, faulthandler, glob, importlib.util, logging, os, psutil, time, zmq
     from pathlib import Path
@@ -169,7 +158,6 @@ def test_spawn_is_chosen_once_openmp_has_computed_and_its_tasks_do_not_hang():
     assert told.startswith("libgomp is in use: ") and "start_method='spawn'" in told
 
 
-# ---------------------------------------------------------------- what travels
 @pytest.mark.spec("WM-START-3")
 def test_a_tree_of_workers_travels_with_its_callables_and_chips():
     child, tree = Worker(3, num_sub_workers=1, device_ids=[0]), spawning(4)
@@ -231,7 +219,6 @@ def test_what_cannot_travel_is_refused_by_name_with_the_remedy(monkeypatch):
         w.start()
 
 
-# ---------------------------------------------------------------- arrays
 def array_of_its_own():
     """Return an array that is shared, but not by a Worker."""
     return np.frombuffer(mmap.mmap(-1, 4096), np.int32)
@@ -239,27 +226,34 @@ def array_of_its_own():
 
 @pytest.mark.spec("WM-START-3", "ORCH-MISUSE-2")
 def test_arrays_shared_by_other_means_are_refused_as_arguments_and_so_are_their_addresses(
-    spawned, monkeypatch
+    monkeypatch,
 ):
-    mine, out = array_of_its_own(), spawned.share(np.zeros(1, np.int32))
-    handle = spawned.register(lambda: out.__iadd__(1))
+    mine = array_of_its_own()
     by_hand = ContinuousTensor.make(mine.ctypes.data, mine.shape, DataType.INT32)
-    ways = (
-        lambda orch: orch.submit_sub(handle, make_args((mine, T.INOUT))),
-        lambda orch: orch.submit_sub(handle, make_args((by_hand, T.INPUT))),
-        lambda orch: orch.submit_sub_group(handle, [make_args((by_hand, T.INPUT))]),
-        lambda orch: orch.submit_sub_many(handle, [by_hand], [T.INPUT], count=1),
-    )
 
     def orch_fn(orch, *_):
-        for way in ways:
+        for way in (
+            lambda: orch.submit_sub(handle, make_args((mine, T.INOUT))),
+            lambda: orch.submit_sub(handle, make_args((by_hand, T.INPUT))),
+            lambda: orch.submit_sub_group(handle, [make_args((by_hand, T.INPUT))]),
+            lambda: orch.submit_sub_many(handle, [by_hand], [T.INPUT], count=1),
+        ):
             with pytest.raises(ValueError, match=r"other means.*'spawn'.*pass Worker\.share"):
-                way(orch)
+                way()
         orch.submit_sub(handle)
 
-    spawned.run(orch_fn)
-    spawned.record(orch_fn).run()
-    assert out[0] == 2
+    def change():
+        mine[0] = 1
+
+    with spawning() as w:
+        out = w.share(np.zeros(1, np.int32))
+        handle = w.register(lambda: out.__iadd__(1))
+        w.run(orch_fn)
+        w.record(orch_fn).run()
+        assert out[0] == 2
+        with pytest.raises(Exception, match="an array that the callable refers to"):
+            w.register(change)
+        assert mine[0] == 0
     with Worker(3, num_sub_workers=1) as w:
         make_args((mine, T.INOUT))  # a forked worker would see it
         monkeypatch.setattr(processes, "why_not_fork", lambda: "a reason")
@@ -280,19 +274,6 @@ def test_chips_are_forked_whatever_threads_there_are(monkeypatch):
     assert (x == 8).all()
 
 
-@pytest.mark.spec("WM-START-3")
-def test_a_callable_that_refers_to_such_an_array_is_refused_not_run(spawned):
-    mine = array_of_its_own()
-
-    def change():
-        mine[0] = 1
-
-    with pytest.raises(Exception, match="an array that the callable refers to"):
-        spawned.register(change)
-    assert mine[0] == 0
-
-
-# ---------------------------------------------------------------- addresses
 @pytest.mark.spec("WM-START-1")
 @pytest.mark.slow("four fresh interpreters start one after the other")
 def test_an_interpreter_with_something_at_an_address_gives_way_to_another(monkeypatch, tmp_path):
@@ -321,7 +302,6 @@ def test_an_interpreter_with_something_at_an_address_gives_way_to_another(monkey
         assert left.read_text() == "-1", "the fourth one found nothing there"
 
 
-# ---------------------------------------------------------------- all the rest is as ever
 @pytest.mark.spec("WM-START-1")
 def test_failures_deaths_and_later_registrations_are_those_of_forked_workers():
     with spawning(num_sub_workers=2) as w:
@@ -346,24 +326,3 @@ def test_failures_deaths_and_later_registrations_are_those_of_forked_workers():
         assert is_fresh(w)
         assert server_of(w) != server
         assert out.tolist() == [3, 3]
-
-
-@pytest.mark.spec("WM-START-1")
-@pytest.mark.long
-def test_nobody_outlives_the_users_process(tmp_path):
-    there = tmp_path / "there"
-
-    def program():
-        with spawning(num_sub_workers=2) as w:
-            w.start()
-            there.touch()
-            threading.Event().wait()
-
-    with Fork(program) as user:
-        wait_until(there.exists)
-        below = psutil.Process(user.pid).children(recursive=True)
-        assert below
-        user.kill()
-        user.wait()
-        psutil.wait_procs(below, DEADLINE_S)
-        assert not [process for process in below if process.is_running()]

@@ -11,29 +11,16 @@ from simpler_ref.jit import layout as L
 from .own import Calls
 
 
-@pytest.fixture
-def nothing_is_left():
-    """Give a check that no process and no thread of the test is left."""
-    before = set(threading.enumerate())
-
-    def check():
-        assert psutil.Process().children(recursive=True) == []
-        assert set(threading.enumerate()) <= before
-
-    return check
-
-
 @pytest.mark.spec("WM-STOP-1")
 @pytest.mark.parametrize(
-    ("mode", "inner", "used"),
+    ("inner", "used"),
     [
-        ("process", "process", "run"),
-        ("process", "thread", "start"),
-        ("thread", "process", "run"),
-        ("thread", "thread", "init"),
+        *(("process", "run"), ("thread", "start"), ("thread", "init")),
+        *(("process", "a task fails"), ("process", "the orch function fails")),
     ],
 )
-def test_close_leaves_no_process_and_no_thread(nothing_is_left, mode, inner, used):
+def test_close_leaves_no_process_and_no_thread_also_after_a_failure(mode, inner, used):
+    before = set(threading.enumerate())
     w = Worker(4, num_sub_workers=1, child_mode=mode)
     below = [Worker(3, num_sub_workers=2, child_mode=inner) for _ in range(2)]
     for one in below:
@@ -41,33 +28,27 @@ def test_close_leaves_no_process_and_no_thread(nothing_is_left, mode, inner, use
         w.add_worker(one)
     w.add_next_level(Calls())
     w.init()
-    handle = w.register(lambda orch, args, config: None)
+    handle, fails = w.register(lambda orch, args, config: None), w.register(lambda: 1 / 0)
+
+    def orch_fn(orch, *_):
+        for i in range(2):
+            orch.submit_next_level(handle, worker=i)
+        if used.endswith("fails"):
+            orch.submit_sub(fails)
+        if used == "the orch function fails":
+            raise LookupError
+
     if used == "start":
         w.start()
     elif used == "run":
-        w.run(lambda orch, *_: [orch.submit_next_level(handle, worker=i) for i in range(2)])
-    w.close()
-    nothing_is_left()
-    w.close()
-
-
-@pytest.mark.spec("WM-STOP-1")
-@pytest.mark.parametrize("of", ["a task", "the orch function"])
-def test_close_after_a_failure_leaves_no_process_and_no_thread(nothing_is_left, mode, of):
-    w = Worker(3, num_sub_workers=2, child_mode=mode)
-    w.init()
-    handle = w.register(lambda: 1 / 0)
-
-    def orch_fn(orch, *_):
-        orch.submit_sub(handle)
-        if of == "the orch function":
-            raise LookupError
-
-    with pytest.raises((TaskError, LookupError)):
         w.run(orch_fn)
-    w.close()
-    nothing_is_left()
-    w.close()  # not forgotten, and yet nothing of it is left
+    elif used != "init":
+        with pytest.raises((TaskError, LookupError)):
+            w.run(orch_fn)
+    for _ in range(2):
+        w.close()
+        assert psutil.Process().children(recursive=True) == []
+        assert set(threading.enumerate()) <= before
 
 
 @pytest.mark.spec("WM-STOP-3")
