@@ -1,4 +1,4 @@
-"""What all tests share: no test leaks, every test cites rules that exist, one small engine."""
+"""What all tests share: no test leaks, one small engine."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from hypothesis import HealthCheck, settings
 
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.workers import processes as worker_processes
-
-from . import spec_rules
 
 pytest.register_assert_rewrite("tests.support")
 
@@ -45,33 +43,17 @@ for number in (signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
 
 
-# ---------------------------------------------------------------- rules and tests
-def refuse(complaints):
-    if complaints:
-        raise pytest.UsageError("\n".join(complaints))
-
-
-def pytest_sessionstart(session):
-    """Refuse to run a whole suite when anything does not fit."""
-    shares = hasattr(session.config, "workerinput")
-    if not shares and spec_rules.whole_conformance(session.config):
-        refuse(spec_rules.complaints())
-
-
+# ---------------------------------------------------------------- marks
 STEPPED = {"engine", "driver", "make_driver", "one"}
 """Fixtures of tests that drive kernels step by step."""
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config, items):
-    """Mark tests that drive kernels; refuse to run tests that cite unknown rules."""
+def pytest_collection_modifyitems(items):
+    """Mark tests that drive kernels."""
     for item in items:
         if not STEPPED.isdisjoint(item.fixturenames):
             item.add_marker("kernels")
-    if not spec_rules.whole_conformance(config):
-        files = {item.path for item in items}
-        tests = [test for path in sorted(files) for test in spec_rules.read_tests(path)]
-        refuse(spec_rules.unknown_rules(tests))
 
 
 # ---------------------------------------------------------------- time

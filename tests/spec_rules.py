@@ -1,13 +1,14 @@
 """The rules of spec/, the tests that cite them, the code that names them: read, and compared.
 
 Everything is read from the text of the files; nothing is imported and no test is collected. What does
-not fit together is returned as lines that say where and what; tests/conftest.py lets them fail the build.
+not fit together is returned as lines that say where and what, of which a test wants none.
 `python -m tests.spec_rules ORCH-RING-4` prints a rule, and where its code and its tests are.
 """
 
 from __future__ import annotations
 
 import ast
+import json
 import re
 import sys
 from collections import Counter
@@ -17,7 +18,6 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 SPEC = ROOT / "spec"
-CONFORMANCE = ROOT / "tests" / "conformance"
 
 RULE_ID = r"[A-Z]+-[A-Z]+-\d+"
 SCREEN = 60
@@ -54,14 +54,14 @@ class Group(NamedTuple):
     rules: list[Rule]
 
     def test_file(self, root: Path) -> Path:
-        """Return the file of tests that mirrors this group."""
+        """Return the file of tests that mirrors this group, if there is one."""
         folder = self.path.stem.replace("-", "_")
         above = "extras" if (root / "tests/extras" / folder).is_dir() else "conformance"
         return root / "tests" / above / folder / f"test_{self.name.split('-')[1].lower()}.py"
 
 
 class Citation(NamedTuple):
-    """A test and the ids that it cites."""
+    """A test, or a case of spec/vectors, and the ids that it cites."""
 
     path: Path
     line: int
@@ -166,10 +166,20 @@ def _cited(marks: list[ast.expr]) -> list[str]:
     return found
 
 
+def read_vectors(path: Path) -> Iterator[Citation]:
+    """Yield the cases of a file of spec/vectors; tests/vectors has the package agree with each."""
+    text = path.read_text()
+    for case in json.loads(text)["cases"]:
+        start = text.index(f'"name": {json.dumps(case["name"], ensure_ascii=False)}')
+        yield Citation(path, text.count("\n", 0, start) + 1, case["name"], tuple(case["rules"]))
+
+
 def all_tests(root: Path = ROOT) -> list[Citation]:
-    """Return every test there is."""
+    """Return every test there is, and every case of spec/vectors."""
     files = sorted((root / "tests").rglob("test_*.py"))
-    return [test for path in files for test in read_tests(path)]
+    tests = [test for path in files for test in read_tests(path)]
+    vectors = sorted((root / "spec/vectors").glob("*.json"))
+    return tests + [case for path in vectors for case in read_vectors(path)]
 
 
 def mentioned(text: str, groups: Iterable[str]) -> set[str]:
@@ -309,47 +319,40 @@ def has_rules(root: Path, folder: Path) -> bool:
     return any(path.stem.replace("-", "_") == folder.name for path in rule_files(root))
 
 
+def proves_rules(test: Citation, root: Path) -> bool:
+    """Say whether a test stands where all tests cite rules."""
+    above = test.path.relative_to(root).parts[1]
+    return above == "conformance" or (above == "extras" and has_rules(root, test.path.parent))
+
+
 def unmirrored(root: Path = ROOT) -> list[str]:
-    """Return a line for each file that spec/ does not have in common with the tests of its rules."""
-    mirrors = [root / "tests/conformance", *(root / "tests/extras").glob("*/")]
-    mirrors = [one for one in mirrors if one.parent.name != "extras" or has_rules(root, one)]
-    wanted = {group.test_file(root): group for group in read_groups(root).values()}
-    there = {path for one in mirrors for path in one.rglob("test_*.py")}
+    """Return a line for each file or folder of such tests that spec/ has not."""
+    mirrored = {group.test_file(root) for group in read_groups(root).values()}
+    files = {test.path for test in all_tests(root) if proves_rules(test, root)}
     found = [
-        f"{wanted[path].name} has no file {path.relative_to(root).as_posix()}"
-        for path in sorted(set(wanted) - there)
+        f"{path.relative_to(root).as_posix()} is the file of no group" for path in files - mirrored
     ]
-    found += [
-        f"{path.relative_to(root).as_posix()} is the file of no group"
-        for path in sorted(there - set(wanted))
-    ]
-    folders = {path for path in mirrors[0].glob("*/") if any(path.glob("*.py"))}
-    stray = sorted(folders - {path.parent for path in wanted})
-    found += [
-        f"{path.relative_to(root).as_posix()} is the folder of no file of rules" for path in stray
-    ]
-    return found
+    folders = {path for path in (root / "tests/conformance").glob("*/") if any(path.glob("*.py"))}
+    for path in folders - {path.parent for path in mirrored}:
+        found.append(f"{path.relative_to(root).as_posix()} is the folder of no file of rules")
+    return sorted(found)
 
 
 def uncovered(root: Path = ROOT) -> list[str]:
-    """Return a line for each rule without a test in its group's file, and each test without a rule."""
-    cited: dict[Path, set[str]] = {}
-    found, groups = [], read_groups(root)
-    for test in all_tests(root):
-        cited.setdefault(test.path, set()).update(test.rules)
-        above = test.path.relative_to(root).parts[1]
-        proves = above == "conformance" or (above == "extras" and has_rules(root, test.path.parent))
-        if not test.rules and proves:
-            found.append(f"{test.node(root)} cites no rule")
-    for group in groups.values():
-        file = group.test_file(root)
-        found += [
-            f"{rule.id} ({_where(group.path, rule.line, root)}) has no test in "
-            + file.relative_to(root).as_posix()
-            for rule in group.rules
-            if rule.id not in cited.get(file, set())
-        ]
-    return found
+    """Return a line for each rule without a test or vector, and each test that should cite a rule."""
+    tests = all_tests(root)
+    cited = {name for test in tests for name in test.rules}
+    found = [
+        f"{test.node(root)} cites no rule"
+        for test in tests
+        if not test.rules and proves_rules(test, root)
+    ]
+    return found + [
+        f"{rule.id} ({_where(group.path, rule.line, root)}) has no test"
+        for group in read_groups(root).values()
+        for rule in group.rules
+        if rule.id not in cited
+    ]
 
 
 def untraced(root: Path = ROOT) -> list[str]:
@@ -427,16 +430,6 @@ def complaints(root: Path = ROOT) -> list[str]:
         *unknown_mentions(root),
         *drifted_quotes(root),
     ]
-
-
-def whole_conformance(config) -> bool:
-    """Say whether pytest was asked for every conformance test there is."""
-    option = config.option
-    marks = option.markexpr not in ("", "not long")  # the second is the default of pyproject.toml
-    if option.keyword or marks or option.deselect or option.ignore or option.ignore_glob:
-        return False
-    folders = [(config.invocation_params.dir / arg).resolve() for arg in config.args]
-    return any(CONFORMANCE.is_relative_to(folder) for folder in folders)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ SHOWN = (
     "simpler_ref/native_chip/include/*.h",
     "simpler_ref/*/src/*.[ch]",
     "tests/**/*.py",
+    "spec/vectors/*.json",
     "examples/*.py",
 )
 PLACES = (

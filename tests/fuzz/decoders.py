@@ -392,12 +392,17 @@ def remote_target(name):
     """Return the target of one kind of message."""
     _, encode, decode = MESSAGES[name]
 
+    def written(value):
+        raw = encode(value)
+        assert (decode(raw), decode(memoryview(raw))) == (value, value)
+        return raw
+
     def check(raw):
         value = attempt(lambda: decode(raw), WireError)
         if value is not REFUSED:
             assert encode(value) == raw
 
-    return Target(edited(VALID[name].map(encode)), check)
+    return Target(edited(VALID[name].map(written)), check)
 
 
 TARGETS = {

@@ -21,9 +21,14 @@ from simpler_ref.workers.manager import ThreadManager
 from simpler_ref.workers.reports import write_error
 
 from ..support import DEADLINE_S, Driver, raw_scalar, received
-from .reader import to_bytes
 
 WIDTHS = {"u8": 1, "char": 1, "i32": 4, "u32": 4, "u64": 8, "ContinuousTensor": 40}
+
+
+def to_bytes(spelled):
+    """Return the bytes that groups of hex digits spell: `ff00 00*6` is ff and seven zeros."""
+    groups = (group.partition("*") for group in spelled.split())
+    return b"".join(bytes.fromhex(digits) * int(times or 1) for digits, _, times in groups)
 
 
 def width_of(kind):

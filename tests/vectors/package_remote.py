@@ -8,8 +8,7 @@ from simpler_ref import remote_l3_protocol as wire
 from simpler_ref.task_interface import CallConfig
 
 from ..remote_messages import MESSAGES
-from .package_bytes import tensor_of
-from .reader import to_bytes
+from .package_bytes import tensor_of, to_bytes
 
 BLOBS = {
     *("payload", "command_bytes", "result_bytes", "digest", "descriptor_bytes"),

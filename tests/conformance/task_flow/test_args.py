@@ -10,27 +10,8 @@ import pytest
 from simpler_ref import ContinuousTensor, DataType, TaskArgs, Worker
 from simpler_ref import TensorArgType as T
 from simpler_ref.task_interface import read_args_from_blob
-from tests.support import ignores, overwrites, reads, updates, writes
 
 KEY = 0x7000_0000
-
-
-@pytest.mark.spec("FLOW-ARGS-1", "FLOW-ARGS-2")
-@pytest.mark.parametrize("tensors, scalars", [(0, 0), (1, 0), (0, 3), (5, 2), (128, 128)])
-def test_slot_and_blob_have_40_bytes_for_each_tensor_without_its_tag_and_8_for_each_scalar(
-    driver, tensors, scalars
-):
-    tags = updates, reads, writes, overwrites, ignores
-    args = [tags[i % 5](KEY + 8 * i, nbytes=3 + i) for i in range(tensors)]
-    numbers = [2**64 - 1 - i for i in range(scalars)]
-    plain = [struct.pack("<Q5IIBB6x", arg.data, arg.nbytes, 0, 0, 0, 0, 1, 5, 0) for arg in args]
-    expected = b"".join(plain) + struct.pack(f"<{scalars}Q", *numbers)
-    driver.mailbox(0)[1104:16128] = 0xEE
-    slot = driver.start(*args, scalars=numbers, owner=0)
-    assert np.array(driver.argument_words(slot), np.int64).tobytes() == expected
-    blob = driver.mailbox(0)[1104:16128].tobytes()
-    assert blob[: 8 + len(expected)] == struct.pack("<ii", tensors, scalars) + expected
-    assert set(blob[8 + len(expected) :]) <= {0xEE}, "and nothing behind it"
 
 
 @pytest.mark.spec("FLOW-ARGS-3")

@@ -19,17 +19,7 @@ FIELDS = ("block_dim", "aicpu_thread_num", *DIAGNOSTICS)
 
 
 @pytest.mark.spec("FLOW-CONFIG-1")
-def test_a_configuration_is_1052_bytes_with_the_fields_and_defaults_of_the_table():
-    assert CallConfig().to_bytes() == struct.pack("<7i", 0, 3, 0, 0, 0, 0, 0) + bytes(1024)
-    fields = {name: value for value, name in enumerate(FIELDS, 1)} | {"enable_l2_swimlane": 4}
-    config = CallConfig(**fields, output_prefix="/tmp/ü")
-    raw = struct.pack("<7i", 1, 2, 4, 4, 5, 6, 7) + "/tmp/ü".encode().ljust(1024, b"\0")
-    assert len(raw) == 1052 == L.CALL_CONFIG_SIZE
-    assert config.to_bytes() == raw
-    read = CallConfig.from_bytes(raw)
-    assert [getattr(read, name) for name in FIELDS] == [1, 2, 4, 4, 5, 6, 7]
-    assert read.output_prefix == "/tmp/ü"
-
+def test_a_configuration_has_the_fields_and_defaults_of_the_table():
     rows = tables("FLOW-CONFIG")[0]
     assert [(int(at), name) for at, name, *_ in rows] == [
         *((4 * i, name) for i, name in enumerate(FIELDS)),

@@ -33,6 +33,9 @@ AS_FLOATS = [float(seen) for _, seen in INTEGERS + FLOATS]
 AS_FLOATS += [struct.unpack("<d", one.to_bytes(8, "little"))[0] for one in BITS]
 
 
+SIGNED = [-1, ctypes.c_int32(-1), np.int8(-1), np.int64(-1)]
+
+
 def shown(values):
     """Return values in a form in which 1, 1.0 and -0.0 are not the same."""
     return repr([float(v) if isinstance(v, float) else int(v) for v in values])
@@ -46,10 +49,11 @@ def require_all(args):
     assert shown(map(args.scalar_float, range(count))) == shown(AS_FLOATS * (count // len(ALL)))
 
 
-@pytest.mark.spec("FLOW-SCALAR-1")
+@pytest.mark.spec("FLOW-SCALAR-1", "FLOW-BUILD-3")
 def test_a_scalar_comes_back_as_it_was_added(mode):
     args = make_args(scalars=ALL)
     require_all(args)
+    assert [scalar_to_uint64(one) for one in SIGNED] == [-1 % 2**64] * len(SIGNED)
     with Worker(3, num_sub_workers=1, child_mode=mode) as w:
         handle = w.register(require_all)
         w.run(lambda orch, *_: orch.submit_sub(handle, args))
