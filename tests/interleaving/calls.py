@@ -15,7 +15,7 @@ from typing import NamedTuple
 from simpler_ref.jit import claims, entries, schedule
 from simpler_ref.jit import layout as L
 
-from .names import DATA
+from .memory import DATA
 from .scene import FAILED_FUNCTION, KEY, MOST_MEMBERS, NAMES, Play, Scene, as_bytes, tensor
 
 BUFFERS = "xyz"

@@ -16,8 +16,7 @@ from simpler_ref.jit import claims, entries, schedule, submit
 from simpler_ref.jit import layout as L
 
 from .actors import World, played
-from .memory import Memory, Recorder, WeakMemory
-from .names import DATA
+from .memory import DATA, Memory, Recorder, WeakMemory
 from .schedules import Drawn, InTurn
 
 NAMES = "abcdefgh"

@@ -54,7 +54,7 @@ NO_FAULT = Fault(
     "none",
     "Words that nobody reads are other words.",
     (Patch("jit/claims.py", "Stop being the Scheduler.", "Be the Scheduler no more."),),
-    ("tests/unit/test_slots.py::test_events_have_their_kernels_and_step_alone_writes_a_state",),
+    ("tests/unit/test_words.py::test_events_have_their_kernels_and_step_alone_writes_a_state",),
 )
 
 

@@ -175,18 +175,22 @@ def run_program(w, rng, length):
         assert is_same(future.result(), model)
 
 
-@pytest.mark.parametrize("mode", [{}, {"values_size": 1 << 25}, {"check": True}], ids=str)
-def test_values_are_those_of_plain_calls(mode):
+@pytest.mark.parametrize(
+    ("mode", "seeds", "length"),
+    [
+        *(
+            ({}, range(4), 60),
+            ({"values_size": 1 << 25}, range(4), 60),
+            ({"check": True}, range(4), 60),
+        ),
+        *(pytest.param({}, [seed], 400, marks=pytest.mark.long) for seed in range(40)),
+    ],
+    ids=str,
+)
+def test_values_are_those_of_plain_calls(mode, seeds, length):
     with sr.Worker(num_sub_workers=2, **mode) as w:
-        for seed in range(4):
-            run_program(w, random.Random(seed), 60)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(40))
-def test_values_are_those_of_plain_calls_in_longer_programs(seed):
-    with sr.Worker(num_sub_workers=2) as w:
-        run_program(w, random.Random(seed), 400)
+        for seed in seeds:
+            run_program(w, random.Random(seed), length)
 
 
 @pytest.mark.spec("CALL-KEEP-1", "CALL-KEEP-3")

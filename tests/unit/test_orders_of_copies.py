@@ -9,8 +9,16 @@ from functools import partial
 
 import pytest
 
-from tests.copy_model import HOME, TENSORS, Play, Task, drawn, moves_needed, sequentially
-from tests.side_by_side_model import SideBySidePlay
+from tests.copy_model import (
+    HOME,
+    TENSORS,
+    Play,
+    SideBySidePlay,
+    Task,
+    drawn,
+    moves_needed,
+    sequentially,
+)
 from tests.support import sample
 
 PLAYS_OF_ONE = 80
