@@ -160,8 +160,3 @@ def fleet(**options):
     """Yield a Worker with two endpoints of one sub worker each."""
     with Worker(fleet=ProcessFleet(), endpoints=2, num_sub_workers=1, **options) as worker:
         yield worker
-
-
-def add_up(args):
-    *read, written = [args.tensor(i).numpy() for i in range(args.tensor_count())]
-    written += sum(read) + args.scalar(0)

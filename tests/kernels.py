@@ -169,7 +169,6 @@ def watch_answers(mem, worker, rounds):
     return stale
 
 
-# ---------------------------------------------------------------- ready queues, consumed chain, table
 # ---------------------------------------------------------------- atomics, alone and against each other
 @entry(BYTES)
 def sum_of_words(words):
@@ -189,7 +188,7 @@ def meet(mem, me, r):
         pause()
 
 
-FENCE, EXCHANGE, NOTHING = range(3)
+FENCE, EXCHANGE = range(2)
 
 
 @entry(WORDS, INT, INT, INT)
@@ -241,23 +240,3 @@ def take_turns(mem, me, rounds):
         mem[TALLY + 8] += 1
         store(mem, FLAG, 0)
     return torn
-
-
-@entry(WORDS, INT)
-def tell(mem, rounds):
-    """Write a word, then say so; again and again."""
-    for r in range(1, rounds + 1):
-        mem[TALLY] = r
-        store(mem, FLAG, r)
-    return L.OK
-
-
-@entry(WORDS, INT)
-def believe(mem, rounds):
-    """Look what was said, then at the word; return how often the word was older."""
-    stale, said = 0, 0
-    while said < rounds:
-        said = load(mem, FLAG)
-        if mem[TALLY] < said:
-            stale += 1
-    return stale

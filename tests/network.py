@@ -1,7 +1,7 @@
 """Hosts for tests: network namespaces that share nothing but the network with this one.
 
 Each host has processes, a /dev/shm and addresses of its own. Links between them are cut without a trace,
-as by a firewall that drops, made slow, or made to lose packets. Rules are in the hosts' namespaces only.
+as by a firewall that drops, or made to lose packets. Rules are in the hosts' namespaces only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from simpler_ref.remote import keys
 from .spec_rules import ROOT
 
 DEADLINE_S = 60.0
-TOOLS = ("ip", "tc", "nft", "unshare")
+TOOLS = ("ip", "nft", "unshare")
 NUMBERS = itertools.count(os.getpid() % 1000 * 8)
 DAEMON = (
     "mount -t tmpfs none /dev/shm && mount -t proc proc /proc && "
@@ -124,12 +124,6 @@ class Host:
         for rules in self._rules.values():
             rules.append(f"numgen random mod 100 < {percent} drop;")
         self._apply()
-
-    def slow(self, rate: str) -> None:
-        """Let the link to this host carry so much in each direction."""
-        shape = ("root", "tbf", "rate", rate, "burst", "8kb", "latency", "400ms")
-        call("tc", "qdisc", "replace", "dev", self.device, *shape)
-        self.run("tc", "qdisc", "replace", "dev", f"{self.device}p", *shape)
 
     def heal(self) -> None:
         """Drop nothing any more."""

@@ -258,6 +258,7 @@ def test_a_task_that_keeps_pythons_lock_is_no_lost_endpoint():
         assert one.worker.endpoints()[0]["alive"]
 
 
+@pytest.mark.spec("REMOTE-AHEAD-6")
 @pytest.mark.parametrize("point", sample(fail_points.AHEAD, 1))
 @pytest.mark.slow("starts endpoints, and starts them again")
 def test_whoever_dies_with_tasks_that_were_sent_ahead_is_noticed_and_replaced(

@@ -1,7 +1,6 @@
 """REMOTE-AHEAD: tasks that are sent to endpoints before those in front of them have ended."""
 
 import errno
-import hashlib
 import os
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 import zmq
 
-from simpler_ref import CallConfig, RemoteCallable, RemoteWorkerSpec, Worker, WorkerLostError
+from simpler_ref import CallConfig, RemoteCallable, RemoteWorkerSpec, Worker
 from simpler_ref.engine.view.mailbox import MailboxView
 from simpler_ref.jit import layout as L
 from simpler_ref.remote.connection import Order
@@ -23,18 +22,17 @@ from simpler_ref.remote.copies import (
     Copies,
     window_key,
 )
-from simpler_ref.remote.frames import FrameType, OwnFrameType
+from simpler_ref.remote.frames import FrameType
 from simpler_ref.remote.limits import REMOTE_BUFFER_ACCESS_READ, REMOTE_BUFFER_ACCESS_WRITE
 from simpler_ref.remote.parent_memory import ParentMemory
 from simpler_ref.remote.session_frames import SessionFrames
 from simpler_ref.remote.session_tasks import SessionTasks
 from simpler_ref.remote.side_by_side import SideBySide, Work
-from simpler_ref.remote.task_messages import DONE, RUN, Run
-from simpler_ref.remote.tasks import RemoteTaskArgsWire, TaskPayloadWire, encode_task_payload
+from simpler_ref.remote.task_messages import Run
 from simpler_ref.remote.windows import Refusal, bytes_at
 from tests import far_side
 from tests.endpoints import COUNT, EXISTING, INOUT, INPUT, program, reference, store
-from tests.raw_session import ENDPOINT, SESSION, greeted, manifest
+from tests.raw_session import ENDPOINT, SESSION, manifest
 from tests.support import make_args, reads, tasks_given, wait_until, writes
 from tests.system.programs import Concurrently
 
@@ -295,55 +293,6 @@ def test_a_task_that_waits_for_room_has_values_forgotten_once():
     assert [one.sequence for one in leaves.ends()] == [1]
     assert (len(futures), dropped) == (2, [7])
     leaves.end()
-
-
-# ---------------------------------------------------------------- 6: lost endpoints
-@pytest.mark.long
-@pytest.mark.spec("REMOTE-AHEAD-6")
-def test_a_lost_endpoint_fails_what_it_was_given_and_the_next_run_works(tmp_path):
-    with held(tmp_path) as it:
-        for function in (far_side.die, far_side.add_one, far_side.nothing):
-            it.made.handle(function)
-        x = [it.worker.zeros(COUNT, np.float32) for _ in range(2)]
-
-        def orch_fn(orch, *_):
-            it.hold(orch)
-            it.submit(orch, far_side.die)
-            for one in x:
-                it.submit(orch, far_side.add_one, (one, INOUT))
-            wait_until(lambda: tasks_given(it.worker) == DEPTH)
-            it.let_go()
-
-        with pytest.raises(WorkerLostError, match="endpoint 0"):
-            it.worker.run(orch_fn)
-        for one in x:
-            it.worker.renew(one)
-        it.made.run(*[(far_side.add_one, given((one, INOUT)), {"worker": 0}) for one in x])
-        assert [one.tolist() for one in x] == [[1] * COUNT] * 2
-
-
-# ---------------------------------------------------------------- 7: tasks that wait for those in front
-@pytest.mark.spec("REMOTE-AHEAD-7", "REMOTE-TASK-14")
-def test_a_session_skips_what_waits_for_a_task_that_has_failed_and_what_waits_for_that():
-    digest = hashlib.sha256(b"none").digest()
-    nothing = RemoteTaskArgsWire((), (), (), b"")
-    unknown = Run(encode_task_payload(TaskPayloadWire(digest, CallConfig(), nothing)))
-
-    def after(*numbers):
-        return OwnFrameType.RUN, RUN.encode(unknown._replace(after=numbers))
-
-    with greeted() as (_, client):
-        client.send(*after())
-        first = client.order.sent
-        client.send(*after(first))
-        client.send(*after(first + 1))
-        client.send(*after(first - 1))
-        ends = [DONE.decode(client.hear().payload) for _ in range(4)]
-    assert [one.sequence for one in ends] == list(range(first, first + 4))
-    assert [one.outcome for one in ends] == [
-        *(L.TASK_FAILURE, L.SKIPPED, L.SKIPPED, L.TASK_FAILURE),
-    ]
-    assert L.SKIPPED == 3
 
 
 # ---------------------------------------------------------------- 8: tensors that move meanwhile
