@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .fuzz.runs import TIMES
+from .fuzz.decoders import TIMES
 from .mutation.mutants import copy_sources
 from .spec_rules import ROOT
 

@@ -6,12 +6,17 @@ announce.
 
 from __future__ import annotations
 
+import os
+import random
 import struct
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
+from hypothesis.errors import HypothesisWarning
 
 from simpler_ref import callable_identity as ci
 from simpler_ref.callable_identity import CallableHandle, CallableKind, TargetNamespace
@@ -30,7 +35,6 @@ from simpler_ref.workers.reports import read_error
 from ..remote_messages import MESSAGES, VALID
 from ..remote_messages import configs as valid_configs
 from ..support import received, small_engine, unmap
-from .edits import NUMBERS, edited, edited_in_place
 
 
 class Target(NamedTuple):
@@ -54,6 +58,51 @@ def attempt(decode: Callable[[], Any], *documented: type[Exception]) -> Any:
         assert type(error) in documented, f"{type(error).__name__} is not announced: {error}"
         assert str(error), "a refusal without words"
         return REFUSED
+
+
+# ---------------------------------------------------------------- bytes that are nearly right
+_EDGES = (0, 1, 2, 3, 5, 6, 11, 12, 127, 128, 129, 255, 1023, 1024, 1025, 4096, 15024, 16384)
+NUMBERS = sorted({*_EDGES, *((1 << bits) + d for bits in (31, 32, 62, 63, 64) for d in (-1, 0, 1))})
+"""Values at which something in a layout changes."""
+_FORMATS = {1: "<B", 2: "<H", 4: "<I", 8: "<Q"}
+
+
+@st.composite
+def edited(draw, valid, most=4):
+    """Draw bytes of `valid`, changed in up to so many places: numbers, bits, cuts, insertions, copies."""
+    raw = bytearray(draw(valid))
+    for _ in range(draw(st.integers(0, most))):
+        at = draw(st.integers(0, len(raw)))
+        how = draw(st.sampled_from(("number", "number", "bits", "cut", "insert", "remove", "copy")))
+        if how == "number":
+            size = draw(st.sampled_from(tuple(_FORMATS)))
+            value = draw(st.one_of(st.sampled_from(NUMBERS), st.integers(0, (1 << 64) - 1)))
+            at -= at % size if draw(st.booleans()) else 0
+            wire = struct.pack(_FORMATS[size], value & (1 << 8 * size) - 1)
+            end = min(at + size, len(raw))
+            raw[at:end] = wire[: end - at]
+        elif how == "bits" and at < len(raw):
+            raw[at] ^= draw(st.integers(1, 255))
+        elif how == "cut":
+            del raw[at:]
+        elif how == "insert":
+            raw[at:at] = draw(st.binary(max_size=16))
+        elif how == "remove":
+            del raw[at : at + draw(st.integers(1, 64))]
+        elif how == "copy":
+            start = draw(st.integers(0, len(raw)))
+            raw[at:at] = raw[start : start + draw(st.integers(1, 64))]
+    return bytes(raw)
+
+
+def edited_in_place(valid, most=4):
+    """Draw the same with as many bytes as before, as a reader of a fixed place finds them."""
+
+    def fit(pair):
+        before, after = pair
+        return (after + bytes(len(before)))[: len(before)]
+
+    return valid.flatmap(lambda raw: st.tuples(st.just(raw), edited(st.just(raw), most))).map(fit)
 
 
 numbers = st.one_of(st.sampled_from(NUMBERS), st.integers(-(1 << 65), 1 << 65))
@@ -417,3 +466,42 @@ TARGETS = {
     "chip blob": Target(edited(st.just(CHIP)), check_chip_blob),
     **{f"remote {name}": remote_target(name) for name in VALID},
 }
+
+
+# ---------------------------------------------------------------- a target and many inputs
+TIMES = int(os.environ.get("SIMPLER_REF_FUZZ", "1"))
+"""How many times as many inputs as usual."""
+SEED = os.environ.get("SIMPLER_REF_FUZZ_SEED")
+"""A number, as a failure prints it, that gives the same inputs again."""
+FIXED = 1
+"""A number that gives the same inputs in every run of the tests."""
+
+
+def run(target: Target, examples: int, number: int) -> None:
+    """Give a target so many inputs, the same ones for the same number."""
+
+    @seed(number)
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        derandomize=False,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(data=target.inputs)
+    def whatever_comes(data):
+        target.check(data)
+
+    with warnings.catch_warnings():
+        # As an error, it would hide the failure whose input is long.
+        warnings.filterwarnings("ignore", "Generating overly large repr", HypothesisWarning)
+        whatever_comes()
+
+
+def run_fixed_and_new(target: Target, examples: int) -> None:
+    """Give a target inputs that are always the same, then as many that are new."""
+    drawn = random.SystemRandom().randrange(1 << 32) if SEED is None else int(SEED)
+    print(f"with other inputs each time; these again: SIMPLER_REF_FUZZ_SEED={drawn}")
+    for number in (FIXED, drawn):
+        run(target, examples * TIMES, number)

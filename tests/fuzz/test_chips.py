@@ -24,9 +24,16 @@ from simpler_ref.native_chip.abi import INCLUDE_DIR
 from simpler_ref.task_interface import CallConfig, ContinuousTensor, DataType
 
 from .. import chip_kernels as K
-from .decoders import CHIP, REFUSED, Target, attempt, numbers
-from .edits import NUMBERS, edited
-from .runs import run_fixed_and_new
+from .decoders import (
+    CHIP,
+    NUMBERS,
+    REFUSED,
+    Target,
+    attempt,
+    edited,
+    numbers,
+    run_fixed_and_new,
+)
 
 D = K.D
 ROOM = 1 << 16

@@ -8,8 +8,7 @@ from simpler_ref.jit import layout as L
 from simpler_ref.task_interface import ContinuousTensor, DataType
 
 from . import decoders
-from .decoders import TARGETS
-from .runs import run_fixed_and_new
+from .decoders import TARGETS, run_fixed_and_new
 
 EXAMPLES = 30
 

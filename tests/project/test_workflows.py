@@ -1,14 +1,17 @@
 """The workflows of a forge can be read, run what there is, and try both ends of what is supported."""
 
 import re
-from pathlib import Path
+import subprocess
+import sys
 
 import pytest
 import yaml
 
 from simpler_ref import __version__
 
-ROOT = Path(__file__).parents[2]
+from ..parts import PARTS
+from ..spec_rules import ROOT
+
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 PYPROJECT = (ROOT / "pyproject.toml").read_text()
 TARGETS = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
@@ -64,3 +67,32 @@ def test_the_constraints_are_the_oldest_versions_that_the_package_takes():
 def test_the_version_has_a_section_in_the_changelog_and_is_the_one_to_cite():
     assert f"\n## {__version__} — " in (ROOT / "CHANGELOG.md").read_text()
     assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+# ---------------------------------------------------------------- parts of `make test-long`
+FOLDERS = {
+    path.parent.relative_to(ROOT / "tests").parts[0] for path in ROOT.glob("tests/*/**/test_*.py")
+}
+
+
+def test_parts_name_every_folder_of_tests_and_nothing_else():
+    long = [path for part in PARTS.values() if part.marks == "long" for path in part.paths]
+    assert sorted(long) == sorted(FOLDERS)
+    for part in PARTS.values():
+        for path in part.paths:
+            assert (ROOT / "tests" / path).exists()
+
+
+@pytest.mark.parametrize("names", [["no-such-part"], ["kills", "no-such-part"]])
+def test_a_part_that_does_not_exist_is_refused_before_anything_runs(names):
+    command = [sys.executable, "-m", "tests.parts", *names]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert ran.returncode == 2
+    assert "'no-such-part' is no part; the parts are cases, " in ran.stderr
+    assert ran.stdout == ""
+
+
+def test_the_page_for_contributors_lists_every_part_and_what_it_runs():
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    for name, part in PARTS.items():
+        assert f"| `{name}` | {part.what} |" in page

@@ -1,19 +1,21 @@
 """What happens to endpoints when processes are killed or stopped and networks cut, slow or lossy.
 
-Hosts are network namespaces, where there are; see `tests.network`. No test asserts how long anything
-takes, except that it ends.
+Hosts are network namespaces, where there are: they share nothing but the network with this one. No test
+asserts how long anything takes, except that it ends.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import numpy as np
 import pytest
@@ -27,9 +29,9 @@ from simpler_ref import (
     WorkerLostError,
     WorkerStartError,
 )
-from simpler_ref.remote import HostFleet, fail_points
+from simpler_ref.remote import HostFleet, fail_points, keys
 from simpler_ref.remote.connection import prepare
-from tests import far_side, list_programs, network
+from tests import far_side, list_programs
 from tests.endpoints import COUNT, EXISTING, INOUT, INPUT, arm, program
 from tests.spec_rules import ROOT
 from tests.support import Gate, make_args, sample, wait_until
@@ -40,7 +42,149 @@ DEADLINE_S = 120.0
 LONG = 1 << 17
 """Numbers of an array that does not travel in a frame."""
 SILENCE_S = 1.0
-WHY_NOT = network.why_not()
+
+
+# ---------------------------------------------------------------- hosts
+TOOLS = ("ip", "nft", "unshare")
+NUMBERS = itertools.count(os.getpid() % 1000 * 8)
+DAEMON = (
+    "mount -t tmpfs none /dev/shm && mount -t proc proc /proc && "
+    'exec "$0" -m simpler_ref.endpoint --listen "$1" --keys "$2" --module tests'
+)
+RULES = """
+flush ruleset
+table ip test {
+  chain incoming { type filter hook input priority 0; %s }
+  chain outgoing { type filter hook output priority 0; %s }
+}
+"""
+
+
+def why_not() -> str:
+    """Say why there are no hosts on this machine; "" if there are."""
+    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+    if os.geteuid() != 0 or missing:
+        return f"needs root and {', '.join(missing or TOOLS)}"
+    probe = f"probe-{os.getpid()}"
+    with suppress(subprocess.CalledProcessError):
+        call("ip", "netns", "add", probe)
+        try:
+            call("ip", "netns", "exec", probe, "nft", "-f", "-", text=RULES % ("", ""))
+        finally:
+            call("ip", "netns", "del", probe)
+        return ""
+    return "this machine has no network namespaces"
+
+
+def call(*command: str, text: str = "") -> str:
+    """Run a command and return what it prints."""
+    return subprocess.run(
+        command, input=text, check=True, capture_output=True, text=True, timeout=DEADLINE_S
+    ).stdout
+
+
+class Host:
+    """A namespace with a daemon that starts sessions there."""
+
+    def __init__(self, name: str, here: str, address: str, number: int) -> None:
+        self.name, self.here, self.address = name, here, address
+        self.device = f"sr{number}"
+        self._rules: dict[str, list[str]] = {"incoming": [], "outgoing": []}
+        call("ip", "netns", "add", name)
+        self.link(self.device, address, here, None)
+        self.run("ip", "link", "set", "lo", "up")
+
+    def link(self, device: str, address: str, other: str, host: Host | None) -> None:
+        """Make a link to another host, None: to this one."""
+        call("ip", "link", "add", device, "type", "veth", "peer", "name", f"{device}p")
+        call("ip", "link", "set", f"{device}p", "netns", self.name)
+        self.run("ip", "address", "add", address, "peer", other, "dev", f"{device}p")
+        self.run("ip", "link", "set", f"{device}p", "up")
+        run = call if host is None else host.run
+        if host is not None:
+            call("ip", "link", "set", device, "netns", host.name)
+        run("ip", "address", "add", other, "peer", address, "dev", device)
+        run("ip", "link", "set", device, "up")
+
+    def run(self, *command: str, text: str = "") -> str:
+        """Run a command there."""
+        return call("ip", "netns", "exec", self.name, *command, text=text)
+
+    def start(self, key_file: str) -> None:
+        """Start the daemon, or start it anew."""
+        program = ("sh", "-c", DAEMON, sys.executable, f"tcp://{self.address}:5555", key_file)
+        self.daemon = subprocess.Popen(
+            [*f"ip netns exec {self.name} unshare -m -p -f --kill-child".split(), *program],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        assert self.daemon.stdout and "listening" in self.daemon.stdout.readline()
+
+    def kill(self) -> None:
+        """Kill all of its processes, as if the machine were switched off and on."""
+        self.daemon.kill()
+        self.daemon.wait()
+        self.daemon.stdout.close()
+
+    def processes(self) -> int:
+        """Return how many processes it has beside the daemon."""
+        return len(call("ip", "netns", "pids", self.name).split()) - 2
+
+    # ------------------------------------------------------------ its network
+    def cut(self, to: str, way: str = "both") -> None:
+        """Drop what comes from an address, what goes "out" to it, or both."""
+        if way in ("in", "both"):
+            self._rules["incoming"].append(f"ip saddr {to} drop;")
+        if way in ("out", "both"):
+            self._rules["outgoing"].append(f"ip daddr {to} drop;")
+        self._apply()
+
+    def blink(self, to: str, seconds: float) -> None:
+        """Drop what comes from an address and goes to it, for hardly longer than that."""
+        rules = RULES % (f"ip saddr {to} drop;", f"ip daddr {to} drop;")
+        self.run("sh", "-c", f"nft -f - && sleep {seconds}; nft flush ruleset", text=rules)
+
+    def lose(self, percent: int) -> None:
+        """Drop a share of all packets, in both directions."""
+        for rules in self._rules.values():
+            rules.append(f"numgen random mod 100 < {percent} drop;")
+        self._apply()
+
+    def heal(self) -> None:
+        """Drop nothing any more."""
+        self._rules = {"incoming": [], "outgoing": []}
+        self._apply()
+
+    def _apply(self) -> None:
+        lists = (" ".join(self._rules[chain]) for chain in ("incoming", "outgoing"))
+        self.run("nft", "-f", "-", text=RULES % tuple(lists))
+
+
+@contextmanager
+def two_hosts(folder):
+    """Yield two hosts with daemons, linked to this one and to each other, and the file of their keys."""
+    number, key_file = next(NUMBERS), str(folder / "keys")
+    keys.write_pair(key_file)
+    hosts: list[Host] = []
+    try:
+        for i in (1, 2):
+            net = f"10.{200 + number // 250 % 50}.{number % 250}"
+            hosts.append(Host(f"sr-{number}-{i}", f"{net}.{i}0", f"{net}.{i}", number * 3 + i))
+        first, second = hosts
+        first.link(f"sr{number * 3}", first.address, second.address, second)
+        for host in hosts:
+            host.start(key_file)
+        yield first, second, key_file
+    finally:
+        for host in hosts:
+            if hasattr(host, "daemon"):
+                host.kill()
+            call("ip", "netns", "del", host.name)
+
+
+# ---------------------------------------------------------------- programs on them
+WHY_NOT = why_not()
 needs_hosts = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 ways = pytest.mark.parametrize("way", sample(["both", "in", "out"], 1))
 pytestmark = pytest.mark.timeout(DEADLINE_S)
@@ -96,7 +240,7 @@ def find_their_way(two, x=None):
 @contextmanager
 def scene(folder, **spec):
     """Yield a scene; at its end nothing is left on the hosts."""
-    with network.two_hosts(folder) as (*hosts, key_file):
+    with two_hosts(folder) as (*hosts, key_file):
         fleet = HostFleet([f"tcp://{one.address}:5555" for one in hosts], keys=key_file)
         spec = {"silence_s": SILENCE_S, "modules": ["tests"], **spec}
         with program(2, fleet=fleet, **spec) as made:
@@ -165,7 +309,7 @@ def test_a_connection_without_heartbeats_on_which_nothing_is_sent_outlives_a_sho
         return client.recv()
 
     context = zmq.Context()
-    with network.two_hosts(tmp_path) as (host, _, _):
+    with two_hosts(tmp_path) as (host, _, _):
         address = f"tcp://{host.address}:7777"
         command = ["ip", "netns", "exec", host.name, sys.executable, "-c", PEER, address]
         with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as peer:
@@ -231,7 +375,7 @@ def test_tasks_end_or_say_why_not_where_packets_are_lost(tmp_path, percent, coun
 @needs_hosts
 @pytest.mark.slow("a host notices the silence after two seconds")
 def test_hosts_stop_working_for_a_program_that_is_gone(tmp_path):
-    with network.two_hosts(tmp_path) as (*hosts, key_file), Gate() as running:
+    with two_hosts(tmp_path) as (*hosts, key_file), Gate() as running:
         fleet = HostFleet([f"tcp://{one.address}:5555" for one in hosts], keys=key_file)
 
         def be_parent():
