@@ -91,6 +91,7 @@ def project(tmp_path):
     return write
 
 
+@pytest.mark.slow("reads all rules, tests, pages and sources")
 def test_all_fits_here_and_in_the_small_project(project):
     assert spec_rules.complaints() == spec_rules.complaints(project()) == []
 
