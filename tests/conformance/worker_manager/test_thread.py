@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from simpler_ref import TaskArgs, TaskError, Worker
+from simpler_ref import TaskArgs, Worker
 from tests.support import DEADLINE_S
 
 from .own import run_sub
@@ -55,24 +55,3 @@ def test_a_callable_is_the_very_object_that_was_registered(w, when):
     else:
         run_sub(w, w.register(made), TaskArgs())
     assert made.me is made
-
-
-class Own(BaseException):
-    pass
-
-
-@pytest.mark.spec("WM-THREAD-4")
-@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, Own, StopIteration])
-def test_whatever_a_task_raises_fails_it_alone(w, kind):
-    seen = []
-
-    def body():
-        raise kind(0)
-
-    failing, fine = w.register(body), w.register(lambda: seen.append(threading.get_ident()))
-    for _ in range(2):
-        w.run(lambda orch, *_: orch.submit_sub_group(fine, [TaskArgs()] * 2))
-        with pytest.raises(TaskError, match=f"{kind.__name__}: 0"):
-            run_sub(w, failing)
-    w.run(lambda orch, *_: orch.submit_sub_group(fine, [TaskArgs()] * 2))
-    assert len(set(seen)) == 2, "by the same threads as before"
