@@ -15,7 +15,7 @@ import numba
 import numpy as np
 
 from simpler_ref.jit import atomics
-from simpler_ref.jit.instructions import INSTRUCTIONS
+from simpler_ref.jit.compiler import INSTRUCTIONS
 from simpler_ref.system import regions
 
 ORDER = 0  # the sample asked for; the partner sleeps on it

@@ -1,7 +1,7 @@
 """Atomic access to 64-bit words, memory fences, the clock, and the kernel's wait and wake.
 
 Every function has two bodies with one meaning. Compiled, it becomes the LLVM instruction with the
-ordering its name states (`instructions`), so that weakly ordered machines are right as well. Interpreted
+ordering its name states (`compiler`), so that weakly ordered machines are right as well. Interpreted
 (``NUMBA_DISABLE_JIT=1``), it is what stands here, and works on the numpy view: an aligned 64-bit access
 is one move, and more than a plain load or store takes a lock shared by the threads of the process.
 Between processes only the order of a store against a later load matters: one side of a mailbox at a time

@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from . import (
-    calls,
-    claims,
     journal,
     mailbox,
     program,
@@ -75,23 +73,23 @@ def finish_run(mem, cancel):
     """End every open scope, and with `cancel` fail what has not started. Does not wait."""
     mem[L.ORCH_THREAD] = 0
     if cancel:
-        claims.cancel(mem)
+        schedule.cancel(mem)
     while submit.close_scope(mem) == L.OK:
         pass
     return L.OK
 
 
 # ---------------------------------------------------------------- the stream of calls, any thread
-forget_memory = entry_of(calls.forget_memory, WORDS, INT, INT, nogil=False)
-end_stream = entry_of(calls.forget_accesses, WORDS, nogil=False)
-drop_forgotten = entry_of(calls.drop_forgotten, WORDS, nogil=False)
-drop_call = entry_of(calls.drop, WORDS, INT, nogil=False)
+forget_memory = entry_of(submit.forget_memory, WORDS, INT, INT, nogil=False)
+end_stream = entry_of(submit.forget_accesses, WORDS, nogil=False)
+drop_forgotten = entry_of(submit.drop_forgotten, WORDS, nogil=False)
+drop_call = entry_of(submit.drop_call, WORDS, INT, nogil=False)
 has_settled = entry_of(schedule.has_settled, WORDS, INT, nogil=False)
-settle_deaths = entry_of(claims.settle_deaths, WORDS, nogil=True)
-forgive_all = entry_of(claims.forgive_all, WORDS, nogil=True)
-take_failed = entry_of(claims.take_failed, WORDS, nogil=True)
-strand = entry_of(claims.strand, WORDS, INT, nogil=True)
-hand_on = entry_of(claims.hand_on, WORDS, INT, INT, INT, nogil=True)
+settle_deaths = entry_of(schedule.settle_deaths, WORDS, nogil=True)
+forgive_all = entry_of(schedule.forgive_all, WORDS, nogil=True)
+take_failed = entry_of(schedule.take_failed, WORDS, nogil=True)
+strand = entry_of(schedule.strand, WORDS, INT, nogil=True)
+hand_on = entry_of(schedule.hand_on, WORDS, INT, INT, INT, nogil=True)
 
 
 @entry(WORDS, nogil=False)
@@ -112,7 +110,7 @@ def reset_stream(mem):
 
 @entry(WORDS, INT, INT, BYTES, nogil=False)
 def call_and_pass(mem, callable_word, counts, words):
-    slot = calls.submit_call(mem, callable_word, counts, words)
+    slot = submit.submit_call(mem, callable_word, counts, words)
     if slot >= 0:
         schedule.pass_after_submit(mem)
     return slot
@@ -123,7 +121,7 @@ def call_from_c(mem, callable_word, counts, words):
     """Submit a call as `call_and_pass` does, for C; WOULD_BLOCK also if there is no stream."""
     if mem[L.STREAM] != L.CALLS:
         return L.WOULD_BLOCK
-    slot = calls.submit_call(mem, callable_word, counts, words)
+    slot = submit.submit_call(mem, callable_word, counts, words)
     if slot >= 0:
         schedule.pass_after_submit(mem)
     return slot
@@ -154,14 +152,14 @@ def help_stream(mem, live, ended, call, slice_ns):
 
 @entry(WORDS, INT, nogil=True)
 def cancel_call(mem, slot):
-    cancelled = claims.cancel_call(mem, slot)
+    cancelled = schedule.cancel_call(mem, slot)
     schedule.pass_after_submit(mem)
     return int(cancelled)
 
 
 @entry(WORDS, nogil=True)
 def cancel_calls(mem):
-    claims.cancel(mem)
+    schedule.cancel(mem)
     schedule.pass_after_submit(mem)
     return L.OK
 
@@ -188,13 +186,13 @@ scheduler_loop = entry_of(schedule.scheduler_loop, WORDS, INT, nogil=True)
 report_death = entry_of(mailbox.mark_dead, WORDS, INT, INT, nogil=False)
 wait_ready = entry_of(mailbox.wait_ready, WORDS, INT, INT, nogil=True)
 request_stop = entry_of(mailbox.request_stop, WORDS, INT, nogil=False)
-claim_mailbox = entry_of(claims.claim_mailbox, WORDS, INT, INT, nogil=True)
+claim_mailbox = entry_of(schedule.claim_mailbox, WORDS, INT, INT, nogil=True)
 request_control = entry_of(mailbox.request_control, WORDS, INT, INT, nogil=True)
 await_control = entry_of(mailbox.await_control, WORDS, INT, INT, nogil=True)
-release_mailbox = entry_of(claims.release_mailbox, WORDS, INT, nogil=True)
-abandon_mailbox = entry_of(claims.abandon_mailbox, WORDS, INT, nogil=True)
-forget_configs = entry_of(claims.forget_configs, WORDS, nogil=True)
-set_usable = entry_of(claims.set_usable, WORDS, INT, INT, nogil=True)
+release_mailbox = entry_of(schedule.release_mailbox, WORDS, INT, nogil=True)
+abandon_mailbox = entry_of(schedule.abandon_mailbox, WORDS, INT, nogil=True)
+forget_configs = entry_of(schedule.forget_configs, WORDS, nogil=True)
+set_usable = entry_of(schedule.set_usable, WORDS, INT, INT, nogil=True)
 
 
 @entry(WORDS, nogil=False)

@@ -13,6 +13,12 @@ serves all versions of both. `src/entry.c` calls them.
     source ───────────────▶ entry ──────────▶ object code ─────────────────▶ loaded ──────▶ bound entry
                                   numba, LLVM               checked by key   llvmlite       entry.c
 
+A file has the SHA-256 of its key and its contents, then the contents. The key is all that the machine
+code depends on. A file that is truncated, altered or of another key is ignored: the kernels are compiled
+and written again. Those that cannot be written are used from memory. The files are in a folder of the
+user, not in the package. They are machine code that this process will run, so a folder or a file that
+others can write is not used.
+
 Who finds all kernels compiled does not import numba. With ``NUMBA_DISABLE_JIT=1`` an entry is the
 function itself.
 """
@@ -23,18 +29,20 @@ import contextlib
 import ctypes
 import functools
 import hashlib
+import logging
 import os
 import pickle
 import platform
+import stat
 import struct
 import sys
+import tempfile
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numpy as np
-
-from . import cache
 
 FAIL_POINTS: bool = os.environ.get("SIMPLER_REF_FAIL_POINTS", "") == "1"
 """True in tests that let processes die at fail points; see `fail_points`."""
@@ -50,13 +58,19 @@ SHARED: list[Entry] = []
 """Kernels of the first part that the second one calls by their symbols; see `compiler`."""
 LONGEST_S = 600.0
 """How long a process may compile."""
-_FIRST_PART = ("claims", "journal", "mailbox", "schedule", "serve")
+_FIRST_PART = ("journal", "mailbox", "schedule", "serve")
 """Modules whose entries, about half of all code, are the first part."""
 _HERE = Path(__file__).parent
 _LIBRARY = _HERE / "_entry.so"
 _DIGEST = hashlib.sha256().digest_size
 _HEAD_SIZE = object.__basicsize__
 _engines: list[Any] = []  # which the loaded code belongs to
+ROOM = 64 << 20
+"""Most bytes in the folder, a hundred versions of all kernels; the least recently used are removed."""
+_DAY_S = 86400.0
+
+log = logging.getLogger("simpler_ref")
+_told: set[str] = set()
 
 
 def source_digest() -> str:
@@ -141,6 +155,101 @@ def _require_numpy() -> None:
         raise RuntimeError(f"numpy {np.__version__} has other arrays than simpler_ref knows")
 
 
+# ---------------------------------------------------------------- files
+def _tell(what: str, text: str) -> None:
+    """Log a warning once in a process and those forked from it afterwards."""
+    if what not in _told:
+        _told.add(what)
+        log.warning(text)
+
+
+def cache_folder() -> Path:
+    """Return the folder of compiled kernels, which need not exist: below ``~/.cache``.
+
+    ``XDG_CACHE_HOME`` names another folder than ``~/.cache``.
+
+    Raises
+    ------
+    FileNotFoundError
+        The user has no home directory.
+    """
+    root = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if not root.is_absolute():
+        home = Path(os.path.expanduser("~"))
+        if not home.is_absolute() or not home.is_dir():
+            raise FileNotFoundError(f"user {os.geteuid()} has no home")
+        root = home / ".cache"
+    return root / "simpler_ref" / "kernels"
+
+
+def _require_own(path: Path, found: os.stat_result) -> None:
+    """Refuse a file that another user owns or can write."""
+    if found.st_uid != os.geteuid():
+        raise PermissionError(f"{path} belongs to user {found.st_uid}, not to {os.geteuid()}")
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise PermissionError(f"others can write {path}: run chmod go-w {path}")
+
+
+def _own_folder() -> Path:
+    """Return the folder, which must exist."""
+    found = cache_folder()
+    _require_own(found, found.stat())
+    return found
+
+
+def _open_file(path: str, flags: int) -> int:
+    """Open a file without waiting for the other end if it is a pipe."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def read_cached(name: str) -> bytes:
+    """Return the contents of a file, and note that it was used."""
+    path = _own_folder() / name
+    with open(path, "rb", opener=_open_file) as file:
+        found = os.fstat(file.fileno())
+        _require_own(path, found)
+        if not stat.S_ISREG(found.st_mode):
+            raise FileNotFoundError(f"{path} is no file")
+        if time.time() - found.st_mtime > _DAY_S:
+            with contextlib.suppress(OSError):
+                os.utime(file.fileno())
+        return file.read()
+
+
+def write_cached(name: str, contents: bytes) -> None:
+    """Put a file into the folder atomically."""
+    cache_folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = _own_folder() / name
+    _make_room(path.parent, len(contents))
+    descriptor, new = tempfile.mkstemp(dir=path.parent, prefix=f"{name}.")
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(contents)
+        os.replace(new, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(new)
+        raise
+
+
+def _make_room(path: Path, nbytes: int) -> None:
+    """Remove the least recently used files until there is room for `nbytes` bytes."""
+    files = []
+    for entry in os.scandir(path):
+        with contextlib.suppress(FileNotFoundError):  # another process does the same
+            if entry.is_file(follow_symlinks=False):
+                found = entry.stat(follow_symlinks=False)
+                files.append((found.st_mtime, found.st_size, entry.path))
+    excess = sum(size for _, size, _ in files) + nbytes - ROOM
+    for _, size, old in sorted(files):
+        if excess <= 0:
+            break
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(old)
+        excess -= size
+
+
+# ---------------------------------------------------------------- entries that are compiled together
 class _Compiled:
     """Entries that are compiled together, and kept on disk in one file.
 
@@ -162,14 +271,14 @@ class _Compiled:
             if code := self._checked(path, path.read_bytes()):
                 return code
         with contextlib.suppress(OSError):
-            return self._checked(cache.folder() / self.name, cache.read(self.name))
+            return self._checked(cache_folder() / self.name, read_cached(self.name))
         return None
 
     def _checked(self, path: Path, contents: bytes) -> bytes | None:
         digest, code = contents[:_DIGEST], contents[_DIGEST:]
         if digest == hashlib.sha256(self._key + code).digest():
             return code
-        cache.tell("damaged", f"{path} is damaged; what is damaged is compiled again")
+        _tell("damaged", f"{path} is damaged; what is damaged is compiled again")
         return None
 
     def compile(self) -> bytes:
@@ -181,10 +290,10 @@ class _Compiled:
             parts = [compiler.compile_part(self._entries)]
         code = pickle.dumps(parts)
         try:
-            cache.write(self.name, self._file(code))
+            write_cached(self.name, self._file(code))
         except (OSError, MemoryError) as error:
             reason = f"{type(error).__name__}: {error}"
-            cache.tell(
+            _tell(
                 "not kept",
                 f"compiled kernels cannot be kept, so every start compiles them again ({reason}); "
                 "name a folder of your own in XDG_CACHE_HOME",

@@ -42,7 +42,7 @@ else:
     from numba import carray
     from numba.np import arrayobj
 
-    from .instructions import INT, call_code, instruction
+    from .compiler import INT, call_code, instruction
 
     _I64 = ir.IntType(64)
 

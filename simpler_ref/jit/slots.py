@@ -42,7 +42,7 @@ class Event(NamedTuple):
 
 EVENTS = (
     Event(
-        *("submit", (L.FREE,), L.PENDING, "Orch", ("submit.submit_task", "calls.submit_call")),
+        *("submit", (L.FREE,), L.PENDING, "Orch", ("submit.submit_task", "submit.submit_call")),
         "a task takes the slot",
         "the free list has no other",
     ),
@@ -90,7 +90,7 @@ EVENTS = (
         "its worker has died: of a call that it had not begun, or that may be run again",
     ),
     Event(
-        *("forgive", (L.FAILED,), L.COMPLETED, "Scheduler", ("claims.forgive",)),
+        *("forgive", (L.FAILED,), L.COMPLETED, "Scheduler", ("schedule.forgive",)),
         "all tasks have ended, and others that are submitted do what it should have done",
     ),
 )

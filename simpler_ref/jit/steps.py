@@ -6,7 +6,7 @@ program has to wait for them, and the compiler sees the same callers of the kern
 
 from __future__ import annotations
 
-from . import claims, dispatch, graph, mailbox, queues, schedule, serve, slots, submit
+from . import dispatch, graph, mailbox, queues, schedule, serve, slots, submit
 from . import collect as collecting
 from . import layout as L
 from .atomics import exchange, load
@@ -29,8 +29,8 @@ def reclaim(mem):
 
 
 # ---------------------------------------------------------------- Scheduler
-hold_pass = entry_of(claims.try_lock, WORDS, nogil=False)
-give_pass = entry_of(claims.unlock, WORDS, nogil=False)
+hold_pass = entry_of(schedule.try_lock, WORDS, nogil=False)
+give_pass = entry_of(schedule.unlock, WORDS, nogil=False)
 scheduler_pass = entry_of(schedule.scheduler_pass, WORDS, nogil=False)
 dispatch_ready = entry_of(dispatch.dispatch, WORDS, INT, nogil=False)
 collect = entry_of(collecting.collect, WORDS, nogil=False)

@@ -46,18 +46,32 @@ first insertion. A kernel that waits: without room it returns WOULD_BLOCK; the O
 Scheduler and calls again.
 
 A Worker with `track_reads`, and every stream of calls, order writers after readers as well: see
-`hazards`.
+`hazards`. A stream is a run without scopes. A call, its task, is submitted from any thread (one at a
+time), depends on others through its tensors and through the futures among its scalars, and keeps its
+own outcome: its value, or how it failed, in S_VALUE and S_KIND, until its future drops it.
 
-Rule     CALL-VALUE-4, FLOW-ARGS-2, ORCH-MAP-6, ORCH-MAP-7, ORCH-MISUSE-5, ORCH-SCOPE-8, SCHED-CANCEL-1,
-         SCHED-CANCEL-4, SEE-NOTE-2, WM-CHIP-4, WM-GROUP-6, WM-GROUP-7
+Rule     CALL-FUTURE-4, CALL-HAZARD-4, CALL-VALUE-4, FLOW-ARGS-2, ORCH-MAP-6, ORCH-MAP-7, ORCH-MISUSE-5,
+         ORCH-SCOPE-8, SCHED-CANCEL-1, SCHED-CANCEL-4, SEE-NOTE-2, WM-CHIP-4, WM-GROUP-6, WM-GROUP-7
 """
 
 from __future__ import annotations
 
 from . import layout as L
 from . import slots
-from .atomics import fetch_add, load, stay_aside, unlikely
-from .hazards import collect_readers, conflict_at, make_access_room, note_conflict, note_reads
+from .atomics import fetch_add, load, now_ns, stay_aside, unlikely
+from .hazards import (
+    collect_conflicts,
+    collect_readers,
+    conflict_at,
+    drop_over,
+    forget_all,
+    forget_range,
+    has_access_room,
+    make_access_room,
+    note_accesses,
+    note_conflict,
+    note_reads,
+)
 from .journal import note, note_edge, note_scope, number_of
 from .queues import push_wiring, wiring_full
 from .ring import align, alloc, release, ring_of_depth, slab_before_cursor
@@ -667,3 +681,120 @@ def reclaim_slot(mem, slot):
     release(mem, slot)
     if mem[L.LIVE] == 0:
         forget_bodies(mem)
+
+# ---------------------------------------------------------------- calls
+def submit_call(mem, callable_word, counts, words):
+    """Add one call to the stream, with a reference for its future.
+
+    `words` are tensors with their tags, then scalars with their kinds; a scalar of the kind FUTURE is the
+    slot of a call that is not dropped.
+
+    Returns  the slot; or, with nothing changed, WOULD_BLOCK, TOO_MANY_ARGS, or ILLEGAL if the words are
+             invalid
+    Rule     CALL-STREAM-1, CALL-STREAM-2
+    """
+    tensors, scalars = counts & L.LOW_HALF, counts >> L.HALF
+    if not are_there(mem, words, counts, 0):
+        return L.ILLEGAL
+    if not fits_mailbox(words, counts, 0):
+        return L.TOO_MANY_ARGS
+    conflicts = collect_conflicts(mem, words, tensors)
+    most_edges = conflicts
+    for k in range(scalars):
+        kind = tensors * L.TENSOR_WORDS + k * L.SCALAR_WORDS + L.SCALAR_KIND
+        most_edges += words[kind] == L.FUTURE
+    room = body_words(tensors, scalars, 0, most_edges)
+    if not could_have_room(mem, room):
+        return L.TOO_MANY_ARGS
+    if wiring_full(mem):
+        return L.WOULD_BLOCK
+    if not has_call_room(mem, room, tensors):
+        reclaim_chain(mem, drop_over(mem, L.NONE))
+        if not has_call_room(mem, room, tensors):
+            return L.WOULD_BLOCK
+        # once more: one may have ended and be reclaimed
+        conflicts = collect_conflicts(mem, words, tensors)
+    slot = alloc(mem, 0, 0)
+    slots.prepare(mem, slot, callable_word, 1, 0)
+    take_body(mem, slot, counts, 0, room)
+    store_arguments(mem, slot, words, 0)
+    edges = add_call_edges(mem, slot, words, conflicts)
+    mem[slot + L.S_EDGES] = edges | most_edges << L.HALF
+    reclaim_chain(mem, note_accesses(mem, slot, words, tensors))
+    if unlikely(mem[L.TRACING] == L.TRACE_ALL):
+        note_arguments(mem, slot, words)
+        key = int(mem[scalars_at(mem, slot) + L.SCALAR_BITS]) & L.CALL_KEY
+        note(mem, L.JOURNAL_OF_ORCH, L.NOTED_CALL, number_of(mem, slot), now_ns(), key)
+    slots.step(mem, slot, slots.SUBMIT)
+    push_wiring(mem, slot)
+    return slot
+
+
+def has_call_room(mem, room, tensors):
+    """Say whether a call fits, with a body of `room` words; `drop_over` may make room.
+
+    Calls that have ended keep their slots while they are noted as the last to write something.
+    """
+    return (
+        mem[L.LIVE] < mem[L.WINDOW]
+        and spill_has_room(mem, room)
+        and has_access_room(mem, tensors)
+    )
+
+
+def add_call_edges(mem, slot, words, conflicts):
+    """Reference each call that this one waits for, and note the edge.
+
+    Returns  the number of edges
+    Rule     CALL-STREAM-2, CALL-FAIL-1
+    """
+    edge = edges_at(mem, slot)
+    edges = 0
+    for i in range(conflicts):
+        conflict = conflict_at(mem, i)
+        flag = 0 if mem[conflict + L.CONFLICT_KIND] == L.NEEDS else L.ORDER_ONLY
+        at = edge + edges * L.EDGE_WORDS
+        producer = int(mem[conflict + L.CONFLICT_SLOT])
+        if unlikely(mem[L.TRACING] == L.TRACE_ALL):
+            note_conflict(mem, slot, words, conflict)
+        edges += write_edge(mem, at, producer, slot | flag)
+    scalar = scalars_at(mem, slot)
+    for _ in range(int(mem[slot + L.S_COUNTS]) >> L.HALF):
+        if mem[scalar + L.SCALAR_KIND] == L.FUTURE:
+            producer = int(mem[scalar + L.SCALAR_BITS])
+            if unlikely(mem[L.TRACING] == L.TRACE_ALL):
+                note_edge(mem, slot, producer, L.NO_TENSOR, 0, L.OWED_FUTURE, 0)
+            edges += write_edge(mem, edge + edges * L.EDGE_WORDS, producer, slot | L.FETCHES)
+        scalar += L.SCALAR_WORDS
+    return edges
+
+
+def drop_call(mem, slot):
+    """Release the reference of a future that no one refers to any more."""
+    if slots.release_ref(mem, slot):
+        reclaim(mem, slot)
+
+
+def forget_memory(mem, low, high):
+    """Forget who reads and writes memory that is given back."""
+    reclaim_chain(mem, forget_range(mem, low, high))
+
+
+def forget_accesses(mem):
+    """Forget who reads and writes what: everything has ended."""
+    reclaim_chain(mem, forget_all(mem))
+
+
+def drop_forgotten(mem):
+    """Drop the calls that have no future, when all have ended and all futures have their values.
+
+    A signal may have come between a call and its future.
+
+    Rule     CALL-STREAM-8
+    """
+    slot = int(mem[L.A_SLOTS])
+    for _ in range(mem[L.SLOTS_USED]):
+        state = load(mem, slot + L.S_STATE)
+        if state == L.COMPLETED or state == L.FAILED:
+            drop_call(mem, slot)
+        slot += L.SLOT_WORDS

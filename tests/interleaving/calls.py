@@ -12,7 +12,7 @@ from collections import Counter, deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from simpler_ref.jit import claims, entries, schedule
+from simpler_ref.jit import entries, schedule
 from simpler_ref.jit import layout as L
 
 from .memory import DATA
@@ -340,7 +340,7 @@ class CallPlay(Play):
         if self.run_number > 0:
             return super().call(worker, frame, function)
         mem, world = self.mem, self.world
-        start = claims.worker_at(mem, worker) + frame * L.WORKER_WORDS
+        start = schedule.worker_at(mem, worker) + frame * L.WORKER_WORDS
         args = start + L.W_MAILBOX + L.MAIL_COUNTS
         scalars = args + 1 + (mem[args] & 0xFFFFFFFF) * L.TENSOR_WORDS
         number = (mem[scalars] - KEYS) // BLOCK

@@ -12,7 +12,7 @@ import struct
 from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple
 
-from simpler_ref.jit import claims, entries, schedule, submit
+from simpler_ref.jit import entries, schedule, submit
 from simpler_ref.jit import layout as L
 
 from .actors import World, played
@@ -358,7 +358,7 @@ class Play:
         for worker in dead:
             answer = entries.wait_ready(mem, worker, PARK_NS)
             assert answer == L.OK, f"worker {worker} does not get ready: {answer}"
-            thread = mem[claims.worker_at(mem, worker) + L.W_THREAD]
+            thread = mem[schedule.worker_at(mem, worker) + L.W_THREAD]
             assert thread == THREAD, f"worker {worker} is ready, and says it is thread {thread}"
             entries.set_usable(mem, worker, 1)
         self.claimed -= set(dead)
@@ -381,7 +381,7 @@ class Play:
         mem = self.mem
         if entries.claim_mailbox(mem, worker, PARK_NS) != L.OK:
             return
-        w = claims.worker_at(mem, worker)
+        w = schedule.worker_at(mem, worker)
         box = w + mem[w + L.W_TAIL] + L.W_MAILBOX
         mem[box + L.MAIL_COMMAND] = L.CTRL_COPY_TO
         mem[box + L.MAIL_CONFIG] = 41
@@ -401,7 +401,7 @@ class Play:
     def serve(self, worker, fresh):
         mem = self.mem
         if fresh:
-            w = claims.worker_at(mem, worker)
+            w = schedule.worker_at(mem, worker)
             mem[w + L.W_THREAD] = THREAD
             entries.report_ready(mem, worker)
         local = L.PARK
@@ -412,7 +412,7 @@ class Play:
                 self.obey(worker)
                 local = entries.finish_control_and_receive(mem, worker, 0)
             elif local == L.RESOLVE:
-                w = claims.worker_at(mem, worker)
+                w = schedule.worker_at(mem, worker)
                 digest = mem[w + mem[w + L.W_AT] + L.W_MAILBOX + L.MAIL_DIGEST]
                 local = entries.remember(mem, worker, digest - 1, 0)
             else:
@@ -422,7 +422,7 @@ class Play:
 
     def obey(self, worker):
         """Do what a control request says: here that is to add one to a number."""
-        mem, w = self.mem, claims.worker_at(self.mem, worker)
+        mem, w = self.mem, schedule.worker_at(self.mem, worker)
         box = w + mem[w + L.W_AT] + L.W_MAILBOX
         seen = mem[box + L.MAIL_COMMAND]
         assert seen == L.CTRL_COPY_TO, f"worker {worker} reads the request {seen}"
@@ -432,7 +432,7 @@ class Play:
     def call(self, worker, frame, function):
         """Run a task's function: read what its producers wrote, and write a number."""
         mem, world = self.mem, self.world
-        args = claims.worker_at(mem, worker) + frame * L.WORKER_WORDS + L.W_MAILBOX + L.MAIL_COUNTS
+        args = schedule.worker_at(mem, worker) + frame * L.WORKER_WORDS + L.W_MAILBOX + L.MAIL_COUNTS
         tensors = mem[args] & 0xFFFFFFFF
         scalars = args + 1 + tensors * L.TENSOR_WORDS
         number, part = mem[scalars], mem[scalars + 1]

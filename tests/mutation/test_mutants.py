@@ -53,7 +53,7 @@ def test_a_fault_is_caught_by_each_test_named_for_it(fault, runner):
 NO_FAULT = Fault(
     "none",
     "Words that nobody reads are other words.",
-    (Patch("jit/claims.py", "Stop being the Scheduler.", "Be the Scheduler no more."),),
+    (Patch("jit/schedule.py", "Stop being the Scheduler.", "Be the Scheduler no more."),),
     ("tests/unit/test_words.py::test_events_have_their_kernels_and_step_alone_writes_a_state",),
 )
 
@@ -67,6 +67,6 @@ def test_a_fault_that_is_none_is_caught_by_nobody(runner):
 
 @pytest.mark.parametrize("old", ["not in that file", "mem"], ids=["gone", "twice"])
 def test_a_patch_whose_text_is_not_there_once_is_refused(old):
-    stale = NO_FAULT._replace(patches=(Patch("jit/claims.py", old, ""),))
+    stale = NO_FAULT._replace(patches=(Patch("jit/schedule.py", old, ""),))
     with pytest.raises(ValueError, match="not once"):
         mutants.patched_files(stale, ROOT / "simpler_ref")

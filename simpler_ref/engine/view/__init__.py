@@ -20,7 +20,7 @@ from . import slots as S
 
 
 class RingState(NamedTuple):
-    """One heap ring, read at one moment: the words of its line, in the order of `jit/words.py`."""
+    """One heap ring, read at one moment: the words of its line, in the order of `jit/layout.py`."""
 
     base: int
     size: int
@@ -111,7 +111,7 @@ class View:
         self._mem = mem
         self._word: Callable[[int], int] = mem.item
 
-    # ------------------------------------------------------------ words that `jit/words.py` describes
+    # ------------------------------------------------------------ words that `jit/layout.py` describes
     workers: int = word_at(L.WORKERS)
     ring_count: int = word_at(L.RINGS)
     window: int = word_at(L.WINDOW)

@@ -13,7 +13,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from simpler_ref.jit import cache, compiler, kernel
+from simpler_ref.jit import compiler, kernel
 from simpler_ref.jit.kernel import INTERPRETED
 
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="interpreted code is not compiled")
@@ -48,7 +48,7 @@ def version(function=triple, stamp="sources"):
 @pytest.fixture(autouse=True)
 def folder(monkeypatch, tmp_path):
     """Give the folder that kernels are kept in, which is not there yet."""
-    monkeypatch.setattr(cache, "_told", set())
+    monkeypatch.setattr(kernel, "_told", set())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
     return tmp_path / "caches" / "simpler_ref" / "kernels"
 
@@ -139,14 +139,14 @@ def test_the_folder_is_the_users_and_nobody_else_can_write_it(tmp_path, monkeypa
     monkeypatch.setenv("HOME", str(tmp_path))
     for named in ("", "not/absolute"):
         monkeypatch.setenv("XDG_CACHE_HOME", named)
-        assert cache.folder() == tmp_path / ".cache" / "simpler_ref" / "kernels"
+        assert kernel.cache_folder() == tmp_path / ".cache" / "simpler_ref" / "kernels"
     before = os.umask(0)
     try:
         version()
     finally:
         os.umask(before)
-    assert stat.S_IMODE(cache.folder().stat().st_mode) == 0o700
-    assert stat.S_IMODE(only_file(cache.folder()).stat().st_mode) == 0o600
+    assert stat.S_IMODE(kernel.cache_folder().stat().st_mode) == 0o700
+    assert stat.S_IMODE(only_file(kernel.cache_folder()).stat().st_mode) == 0o600
     assert version() == (42, True)
 
 
@@ -178,7 +178,7 @@ def test_a_file_that_others_can_write_is_replaced_by_one_that_they_cannot(folder
 def test_what_was_not_used_for_longest_makes_room(folder, monkeypatch):
     version(stamp="0")
     size = only_file(folder).stat().st_size
-    monkeypatch.setattr(cache, "ROOM", 3 * size + size // 2)
+    monkeypatch.setattr(kernel, "ROOM", 3 * size + size // 2)
     for stamp, days in {"0": 30, "1": 20, "2": 10}.items():
         known = set(folder.iterdir()) if stamp != "0" else set()
         version(stamp=stamp)
@@ -195,18 +195,18 @@ def test_what_was_not_used_for_longest_makes_room(folder, monkeypatch):
 @pytest.mark.spec("SPEED-KEEP-7")
 def test_those_who_write_and_read_a_file_at_the_same_time_see_a_whole_one(folder, caplog):
     name, whole = "file", [bytes([i]) * 100_000 for i in range(4)]
-    cache.write(name, whole[0])
+    kernel.write_cached(name, whole[0])
     stop = threading.Event()
 
     def write(mine):
         while not stop.is_set():
-            cache.write(name, mine)
+            kernel.write_cached(name, mine)
 
     with ThreadPoolExecutor(len(whole)) as threads:
         writers = [threads.submit(write, mine) for mine in whole]
         try:
             for _ in range(500):
-                assert cache.read(name) in whole
+                assert kernel.read_cached(name) in whole
         finally:
             stop.set()
         assert [writer.result() for writer in writers] == [None] * 4
