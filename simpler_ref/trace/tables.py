@@ -12,7 +12,7 @@ endpoint may hold anything: a number or a text that no trace has is refused.
     bytes ──TraceFile──► notes by journal ──tables_of──► TABLES, arrays of numpy ──► Timeline
                                                                                        │
              it puts those of several Workers together, and tells of each task ◄───────┤
-             history and exports make races, a summary, a page and files of it ◄───────┘
+             history and reader make races, a summary, a page and files of it ◄────────┘
 
 Rule     SEE-FILE-4, SEE-READ-1, SEE-REMOTE-6
 """

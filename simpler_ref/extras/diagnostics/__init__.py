@@ -24,9 +24,8 @@ from ...workers.life import Life
 from ...workers.manager import log
 from ...workers.session import Session
 from .chip import chip_recorded
-from .files import write_files
+from .files import FlaggedRun, write_files
 from .probe import Probe, has_hardware, names_of
-from .run import FlaggedRun
 
 
 @contextmanager

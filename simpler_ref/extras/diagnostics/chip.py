@@ -28,7 +28,6 @@ from ...orch.words import require_supported
 from ...system.types import Array
 from . import files as F
 from .probe import CYCLES, HARDWARE, has_hardware, names_of
-from .run import RunTensor
 
 _ARGS = np.dtype(CoreArgsStorage)
 _WAVE = np.dtype(
@@ -223,17 +222,17 @@ def _counted(run: ChipRun, event_type: int, hardware: bool) -> str:
 
 
 # ---------------------------------------------------------------- what launches have
-def _tensor(launch: Any, i: int) -> RunTensor:
+def _tensor(launch: Any, i: int) -> F.RunTensor:
     wire = launch["args"]["tensors"][i]
     shape = tuple(wire["shapes"][: int(wire["ndims"])].tolist())
     dtype = DataType(int(wire["dtype"]))
     tag, item = _TAGS[ArgDirection(int(launch["directions"][i]))], get_element_size(dtype)
     nbytes = item * int(np.prod(shape, dtype=np.int64))
     strides, marked = row_major(shape, 1), bool(wire["padding"][1])
-    return RunTensor(i, tag, int(wire["data"]), nbytes, marked, dtype.name, item, shape, strides)
+    return F.RunTensor(i, tag, int(wire["data"]), nbytes, marked, dtype.name, item, shape, strides)
 
 
-def _tensors(launch: Any) -> Iterator[RunTensor]:
+def _tensors(launch: Any) -> Iterator[F.RunTensor]:
     yield from (_tensor(launch, i) for i in range(int(launch["args"]["tensor_count"])))
 
 

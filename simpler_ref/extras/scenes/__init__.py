@@ -1,7 +1,14 @@
 """Scene tests: a program with kernels, its inputs in several cases, and what must come out of it."""
 
-from .arguments import Scalar, SceneArgs, TaskArgsBuilder, Tensor
-from .case import SceneTestCase, run_scenes, scene_test
+from .case import (
+    Scalar,
+    SceneArgs,
+    SceneTestCase,
+    TaskArgsBuilder,
+    Tensor,
+    run_scenes,
+    scene_test,
+)
 
 __all__ = [
     "Scalar",

@@ -28,8 +28,7 @@ from ...native_chip.abi import INCLUDE_DIR, ChipStorageTaskArgs
 from ...remote.frames import Frame, FrameHeader, decode_frame, decode_frame_header, encode_frame
 from ...remote.limits import FRAME_HEADER_BYTES
 from .. import scenes
-from . import arguments
-from .case import Callables, compile_file
+from .case import Callables, compile_file, task_args_by
 from .plugin import require_simulated
 
 log = logging.getLogger("simpler_ref")
@@ -116,7 +115,7 @@ def _build_chip_task_args(
     test_args: Any, orch_signature: Sequence[Any]
 ) -> tuple[ChipStorageTaskArgs, list[str]]:
     """Return the arguments of a run of a chip, and the names of what it writes."""
-    made, names = arguments.task_args_by(test_args, orch_signature)
+    made, names = task_args_by(test_args, orch_signature)
     storage = ChipStorageTaskArgs()
     for i in range(made.tensor_count()):
         storage.add_tensor(made.tensor(i))
@@ -302,7 +301,7 @@ SETUP: Mapping[str, Mapping[str, Any]] = {
         **{name: getattr(scenes, name) for name in scenes.__all__},
         "CallableNamespace": Callables,
         "_build_chip_task_args": _build_chip_task_args,
-        "_build_l3_task_args": arguments.task_args_by,
+        "_build_l3_task_args": task_args_by,
     },
     "log_config": {"LOG_LEVEL_CHOICES": LOG_LEVEL_CHOICES, "DEFAULT_LOG_LEVEL": DEFAULT_LOG_LEVEL}
     | _named(configure_logging),

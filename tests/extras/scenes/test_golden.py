@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from simpler_ref.extras.scenes import SceneArgs, TaskArgsBuilder, Tensor, scene_test
-from simpler_ref.extras.scenes.arguments import deviations
+from simpler_ref.extras.scenes.case import deviations
 from simpler_ref.extras.scenes.plugin import RunOptions
 
 from .programs import Adding
