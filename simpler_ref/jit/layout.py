@@ -28,7 +28,7 @@ import numpy as np
 
 from . import structures
 from .constants import *
-from .schema import Record, name_words
+from .structures import Record, name_words
 
 # ---------------------------------------------------------------- one note, 32 bytes
 WRITERS = "Orch, Scheduler, Scheduler thread, worker"

@@ -10,7 +10,7 @@ import pytest
 
 from simpler_ref.jit import entries, slots
 from simpler_ref.jit import layout as L
-from simpler_ref.jit.schema import Field
+from simpler_ref.jit.structures import Field
 
 from ..spec_rules import ROOT
 from .accesses import JIT, Sources
