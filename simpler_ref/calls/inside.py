@@ -425,7 +425,7 @@ class GuardedInside(Inside):
         names = _names(positional, named)
         remedy = "Annotate it with InOut"
         inputs = [
-            Input(i, names[i], value, remedy)
+            Input(names[i], value, remedy)
             for i, (code, value) in enumerate(zip(form.codes, values, strict=True))
             if code == READ_ARRAY
         ]

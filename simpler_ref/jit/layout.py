@@ -100,9 +100,6 @@ NOTED_COUNTED = 33
 NOTED_LAYOUT = 34
 """The tensor of the last NOTED_ARGUMENT is a view: NOTE_VALUE is the number of its layout, from bit 32
 on their epoch."""
-NOTED_WROTE = 35
-"""With ``check=True``: an INPUT of a task, the operand, has changed: addresses of the first byte and
-past the last one."""
 NOTED_FRAME = 36
 """A frame was sent to a session or by it (`FRAME_SENT`), or received: its type, from bit 9 the number of
 the frame that asks or is answered, from bit 40 the session; NOTE_VALUE is its bytes."""

@@ -6,7 +6,6 @@ from ..system.lazy import names_from as _names_from
 
 if TYPE_CHECKING:
     from .graphs import GraphArgument, GraphEdge, GraphMember, GraphTask, TaskGraph
-    from .history import Race
     from .reader import Trace
     from .tables import TraceFileError
     from .timeline import Argument, Dependency, TracedTask
@@ -15,7 +14,6 @@ __getattr__ = _names_from(
     globals(),
     {
         ".graphs": "GraphArgument GraphEdge GraphMember GraphTask TaskGraph",
-        ".history": "Race",
         ".reader": "Trace",
         ".tables": "TraceFileError",
         ".timeline": "Argument Dependency TracedTask",
@@ -29,7 +27,6 @@ __all__ = [
     "GraphEdge",
     "GraphMember",
     "GraphTask",
-    "Race",
     "TaskGraph",
     "Trace",
     "TraceFileError",

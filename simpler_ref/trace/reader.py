@@ -4,8 +4,7 @@ The page is HTML that needs no network: its data are in it, compressed. `page.ht
 data. Its script unpacks columns of numbers, each of which stands there as the differences of neighbours,
 and draws only as many boxes as the screen has pixels.
 
-Rule     SEE-EXPORT-1, SEE-PAGE-1, SEE-PAGE-4, SEE-RACE-1, SEE-RACE-3, SEE-REMOTE-2, SEE-REMOTE-4,
-         SEE-REMOTE-7
+Rule     SEE-EXPORT-1, SEE-PAGE-1, SEE-PAGE-4, SEE-REMOTE-2, SEE-REMOTE-4, SEE-REMOTE-7
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ import numpy as np
 from ..jit import layout as L
 from ..system.types import Array
 from .graphs import MOST_DRAWN, draw
-from .history import Race, races
 from .tables import SPANS, TIMES, TraceFile
 from .timeline import OUTCOMES, TAGS, Timeline, span
 
@@ -72,8 +70,6 @@ class Trace(Timeline):
         Who depends on whom, through which tensor; the tensors of tasks. Sorted by consumer and task.
     ran, waits, held, scopes, runs : numpy.ndarray
         What workers ran; sleeps and waits of threads; bytes of rings; scopes; runs.
-    wrote : numpy.ndarray
-        With ``check=True``: tensors tagged INPUT that changed while their tasks ran.
     frames, moves : numpy.ndarray
         Frames of endpoints, sent and received; tensors that were moved, see `transfers`.
     parts : tuple
@@ -82,8 +78,6 @@ class Trace(Timeline):
         What the program told of itself and its Worker.
     dropped : int
         Notes that had no room in their journals: so many may be missing anywhere.
-    submits_dropped : int
-        Those of them about what was submitted: tensors, tags and edges may be missing.
     is_whole : bool
         Whether the trace was ended, and not cut off when the program was killed.
     """
@@ -100,20 +94,6 @@ class Trace(Timeline):
             `path` is no path.
         """
         return Trace(TraceFile(path))
-
-    def races(self) -> list[Race]:
-        """Return the tasks that could have raced for memory, and those that used memory given back.
-
-        Of two tasks of a run that use the same bytes, one of them writing, one has to wait for the other;
-        when they happened to run does not matter. ``Worker(check=True)`` refuses the same. Of those that
-        the same lines have submitted there is one.
-
-        Raises
-        ------
-        ValueError
-            The trace does not have all tensors of its tasks.
-        """
-        return races(self)
 
     def summary(self) -> str:
         """Return a summary for a terminal."""
@@ -483,9 +463,6 @@ def main(arguments: Sequence[str]) -> int:
         parser.add_argument(f"--{name}", action="store_true", help=f"write FILE{ending}: {what}")
     parser.add_argument("--why", type=int, metavar="ID", help="tell the story of a task")
     parser.add_argument("--run", type=int, metavar="N", help="the run of that task, from 0 on")
-    parser.add_argument(
-        "--check", action="store_true", help="look for tasks that could race; status 1 if there are"
-    )
     given = parser.parse_args(arguments)
     if given.run is not None and given.why is None:
         parser.error("--run is the run of the task of --why: give both")
@@ -494,10 +471,6 @@ def main(arguments: Sequence[str]) -> int:
         if given.why is not None:
             print(trace.find(given.why, given.run or 0).why())
             return 0
-        if given.check:
-            found = trace.races()
-            print("\n".join(map(str, found)) or "no races")
-            return int(bool(found))
         print(trace.summary())
         asked = [name for name in WRITERS if getattr(given, name)]
         for name in asked:

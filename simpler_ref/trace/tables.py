@@ -12,7 +12,7 @@ endpoint may hold anything: a number or a text that no trace has is refused.
     bytes ──TraceFile──► notes by journal ──tables_of──► TABLES, arrays of numpy ──► Timeline
                                                                                        │
              it puts those of several Workers together, and tells of each task ◄───────┤
-             history and reader make races, a summary, a page and files of it ◄────────┘
+             reader makes a summary, a page and files of it ◄──────────────────────────┘
 
 Rule     SEE-FILE-4, SEE-READ-1, SEE-REMOTE-6
 """
@@ -87,15 +87,13 @@ HELD = _rows("<i8 time <i4 ring <i8 bytes")
 SCOPE = _rows("<i8 time <i4 depth ? opened")
 RUN = _rows("<i8 first <i4 kind <i8 begin <i8 end")
 """A run (kind 1) or a stream of calls (2), and the number of its first task."""
-WROTE = _rows("<i8 task <u2 index <i4 worker <i8 low <i8 high")
-"""With ``check=True``: an INPUT that changed while its task ran, and the addresses of the changes."""
 FRAME = _rows("<i8 time <i4 lane ? sent u1 type <i8 nbytes <i8 exchange <i8 task")
 """`exchange` is the same for what asks and what answers; `task` is 0 unless it is known."""
 MOVE = _rows("<i4 lane ? stored <i8 peer <i8 nbytes <i8 begin <i8 end")
 """A tensor that was fetched from a session's memory, named by `peer`, or stored there."""
 
 TABLES = (
-    *("tasks", "ran", "edges", "arguments", "waits", "held", "scopes", "runs", "wrote"),
+    *("tasks", "ran", "edges", "arguments", "waits", "held", "scopes", "runs"),
     *("frames", "moves"),
 )
 """The tables of a trace: attributes of `Trace`."""
@@ -117,7 +115,7 @@ _LANES = {
 """Of journals that are no worker's; the Scheduler's has none."""
 _WORKERS, _ALL_LANES = range(1 << 31), range(SCHEDULER_THREAD, 1 << 31)
 _MAKERS = {
-    **dict.fromkeys((L.NOTED_RAN, L.NOTED_WROTE), _WORKERS),
+    L.NOTED_RAN: _WORKERS,
     **dict.fromkeys((L.NOTED_RUN, L.NOTED_EDGE, L.NOTED_ARGUMENT, L.NOTED_LAYOUT), (ORCH,)),
     **dict.fromkeys((L.NOTED_HELD, L.NOTED_SCOPE), (ORCH,)),
 }
@@ -324,8 +322,6 @@ def tables_of(file: TraceFile) -> dict[str, Array]:
         n = file.found(kind)
         what = WAITED + n.operand if kind == L.NOTED_WAITED else kind
         waits.append(_table(SPAN, n.lane, what, n.time, n.value))
-    n = file.found(L.NOTED_WROTE)
-    wrote = _table(WROTE, n.task, n.operand, n.lane, n.time, n.value)
     n = file.found(L.NOTED_HELD)
     held = _table(HELD, n.time, n.operand, n.value)
     n = file.found(L.NOTED_SCOPE)
@@ -345,7 +341,6 @@ def tables_of(file: TraceFile) -> dict[str, Array]:
         "held": held,
         "scopes": scopes,
         "runs": runs,
-        "wrote": wrote[np.argsort(wrote["task"], kind="stable")],
         "frames": frames,
         "moves": moves,
     }

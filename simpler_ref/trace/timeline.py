@@ -145,7 +145,6 @@ class Timeline:
     held: Array
     scopes: Array
     runs: Array
-    wrote: Array
     frames: Array
     moves: Array
 
@@ -156,7 +155,6 @@ class Timeline:
         self._paths: tuple[str, ...] = (file.path, *(above._paths if above is not None else ()))
         """Its file, and those of all above it."""
         self.dropped = sum(file.dropped.values())
-        self.submits_dropped = file.dropped.get(L.JOURNAL_OF_ORCH, 0)
         clocks = () if above is None else (*above._clocks_of(file, worker), *above.clocks)
         self.clocks: tuple[Clock, ...] = clocks
         """What makes its times those of the uppermost Worker, in this order."""
@@ -237,7 +235,6 @@ class Timeline:
         traces = [part.trace for part in parts]
         whole.is_whole = all(one.is_whole for one in traces)
         whole.dropped = sum(one.dropped for one in traces)
-        whole.submits_dropped = sum(one.submits_dropped for one in traces)
         whole.worker_count = sum(one.worker_count for one in traces)
         tables = [{name: part.moved(name) for name in TABLES} for part in parts]
         whole.about = {

@@ -15,7 +15,6 @@ import numpy as np
 
 from ..engine.view.mailbox import MailboxView, ReceivedArgs
 from ..errors import HazardError
-from ..jit import layout as L
 from ..model.tensor import ContinuousTensor, DescribedTensor, share_bytes, view_memory
 from ..model.wire import span_of
 from ..system.types import Array, address_of
@@ -29,8 +28,6 @@ KIND = "write to INPUT"
 class Input(NamedTuple):
     """A tensor that a task must not write."""
 
-    number: int
-    """Among the tensors of the task, or the arguments of the call."""
     name: str
     """What messages call it."""
     array: Array
@@ -57,7 +54,7 @@ class Guard:
         def guarded(args: ReceivedArgs) -> Any:
             tensors = [args.tensor(i) for i in range(args.tensor_count())]
             inputs = [
-                Input(i, f"tensor {i}", _bytes_of(one), "Tag it INOUT")
+                Input(f"tensor {i}", _bytes_of(one), "Tag it INOUT")
                 for i, one in enumerate(tensors)
                 if one.is_read_only
             ]
@@ -72,7 +69,7 @@ class Guard:
         return guarded
 
     def require_unchanged(self, seen: Sequence[Seen]) -> None:
-        """Refuse what a task, which has ended, has done; a trace notes it.
+        """Refuse what a task, which has ended, has done.
 
         Raises
         ------
@@ -88,17 +85,9 @@ class Guard:
         if offsets is None:
             return None
         low, high = _span(array)
-        view = self._mailbox.engine.view
-        if view.is_unordered(low, high):
+        if self._mailbox.engine.view.is_unordered(low, high):
             return None  # others may write there meanwhile
-        first, last = offsets
-        if view.is_traced:
-            self._note(seen.input, _address(array, first), _address(array, last))
-        return HazardError(_message(seen, first, last), kind=KIND)
-
-    def _note(self, one: Input, first: int, last: int) -> None:
-        word, low, high = L.NOTED_WROTE | one.number << 8, min(first, last), max(first, last) + 1
-        self._mailbox.note(word, self._mailbox.task_number, low, high)
+        return HazardError(_message(seen, *offsets), kind=KIND)
 
 
 # ---------------------------------------------------------------- before and after
@@ -168,11 +157,3 @@ def _span(array: Array) -> tuple[int, int]:
     below, extent = span_of((array.dtype, array.shape, array.strides))
     low = address_of(array) - below
     return low, low + extent
-
-
-def _address(array: Array, offset: int) -> int:
-    """Return where a byte of an array is, from its place in C order."""
-    element, byte = divmod(offset, array.itemsize)
-    places = np.unravel_index(element, array.shape)
-    steps = zip(places, array.strides, strict=True)
-    return address_of(array) + byte + sum(int(place) * step for place, step in steps)

@@ -355,7 +355,7 @@ class Session:
         calls = list(self.call_names.items())
         functions |= {str(key | L.FUNCTION_IS_KEY): name for key, name in calls}
         pids = {} if self.manager is None else self.manager.pids
-        view, heap = self.engine.view, self.engine.heap
+        view = self.engine.view
         return {
             "functions": functions,
             "level": self.options.level,
@@ -364,8 +364,6 @@ class Session:
             "pids": {str(worker): pid for worker, pid in list(pids.items())},
             "rings": view.ring_count,
             "ring_bytes": view.ring_bytes,
-            "track_reads": self.options.track_reads,
-            "heap": [heap.ctypes.data, heap.ctypes.data + heap.nbytes],
             "layouts": self.engine.layouts.told(),
             "movers": self.endpoints.movers(),
             **self.child_traces.told(),

@@ -1,6 +1,6 @@
 """Layouts of described tensors: element type, shape and strides of views, each under a number.
 
-Rule     CALL-HAZARD-7, SEE-RACE-1
+Rule     CALL-HAZARD-7
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import simpler_ref as sr
-from simpler_ref import HazardError, TaskError, Trace, Worker, leaf
+from simpler_ref import HazardError, TaskError, Worker, leaf
 from simpler_ref import TensorArgType as T
 from simpler_ref.calls import checked
 from simpler_ref.workers.guard import MOST_COPIED, PIECE
@@ -174,10 +174,9 @@ def test_what_a_task_may_do_is_not_reported(w):
 
 
 @pytest.mark.spec("SEE-INPUT-1")
-def test_without_the_check_nothing_is_compared(path):
-    with Worker(num_sub_workers=1, trace=path) as w:
+def test_without_the_check_nothing_is_compared():
+    with Worker(num_sub_workers=1) as w:
         assert call_pokes(w.zeros(8), w.zeros(8), 0).result() is None
-    assert Trace.open(path).races() == []
 
 
 @sr.task
@@ -283,37 +282,6 @@ def test_what_is_apart_from_no_dep_tensors_is_compared_and_the_next_run_begins_a
     w.run(lambda orch, *_: orch.submit_sub(handle, make((x, T.NO_DEP))))
     with pytest.raises(TaskError, match="write to INPUT"):
         w.run(lambda orch, *_: orch.submit_sub(poking, make((x, T.INPUT))))
-
-
-@pytest.mark.spec("SEE-INPUT-1")
-def test_a_trace_has_the_writes_of_runs_and_of_calls(path, mode):
-    with Worker(3, num_sub_workers=1, check=True, trace=path, child_mode=mode) as w:
-        x, y = w.zeros(64), w.zeros(64)
-        handle, good = w.register(by_ctypes), w.register(harmless)
-
-        def orch_fn(orch, args, config):
-            orch.submit_sub(good, make((x, T.INPUT), (y, T.INOUT)))
-            orch.submit_sub(handle, make((x, T.INPUT), (y, T.INOUT)))
-
-        with pytest.raises(TaskError):
-            w.run(orch_fn)
-        call_reads(x, y).result()
-        with pytest.raises(HazardError):
-            call_pokes(x[8::2], y, 16).result()
-        address = x.ctypes.data
-    trace = Trace.open(path)
-    of_run, of_call = trace.races()
-    assert (of_run.kind, of_run.run, of_run.tasks) == ("write to INPUT", 0, (1,))
-    assert (of_call.kind, of_call.run, of_call.tasks) == ("write to INPUT", 1, (1,))
-    for race, words in ((of_run, "Tag the tensor INOUT"), (of_call, "Annotate the parameter")):
-        assert race.places[0].startswith(f"{__file__}:") and race.places[0] in race.text
-        assert words in race.text
-    assert f"from {address + 16:#x} on of tensor 0, an INPUT of task 1 (by_ctypes)" in of_run.text
-    assert f"from {address + 80:#x} on of argument 0" in of_call.text
-    assert trace.wrote[["index", "low", "high"]].tolist() == [
-        (0, address + 16, address + 24),
-        (0, address + 80, address + 83),
-    ]
 
 
 # ---------------------------------------------------------------- before the start
