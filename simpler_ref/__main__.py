@@ -31,7 +31,10 @@ def main(arguments: list[str]) -> int:
         print(pack())
         return 0
     if len(arguments) > 1 or not all(word.isdigit() for word in arguments):
-        print("usage: python -m simpler_ref [workers | trace FILE | top PID | compile]", file=sys.stderr)
+        print(
+            "usage: python -m simpler_ref [workers | trace FILE | top PID | compile]",
+            file=sys.stderr,
+        )
         return 2
     workers = int(arguments[0]) if arguments else 1
     print(f"simpler_ref {__version__}")

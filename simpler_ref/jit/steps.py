@@ -6,8 +6,8 @@ program has to wait for them, and the compiler sees the same callers of the kern
 
 from __future__ import annotations
 
-from . import dispatch, graph, mailbox, queues, schedule, serve, slots, submit
 from . import collect as collecting
+from . import dispatch, graph, mailbox, queues, schedule, serve, slots, submit
 from . import layout as L
 from .atomics import exchange, load
 from .kernel import BYTES, INT, WORDS, entry, entry_of

@@ -682,6 +682,7 @@ def reclaim_slot(mem, slot):
     if mem[L.LIVE] == 0:
         forget_bodies(mem)
 
+
 # ---------------------------------------------------------------- calls
 def submit_call(mem, callable_word, counts, words):
     """Add one call to the stream, with a reference for its future.
@@ -736,9 +737,7 @@ def has_call_room(mem, room, tensors):
     Calls that have ended keep their slots while they are noted as the last to write something.
     """
     return (
-        mem[L.LIVE] < mem[L.WINDOW]
-        and spill_has_room(mem, room)
-        and has_access_room(mem, tensors)
+        mem[L.LIVE] < mem[L.WINDOW] and spill_has_room(mem, room) and has_access_room(mem, tensors)
     )
 
 

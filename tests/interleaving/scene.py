@@ -432,7 +432,9 @@ class Play:
     def call(self, worker, frame, function):
         """Run a task's function: read what its producers wrote, and write a number."""
         mem, world = self.mem, self.world
-        args = schedule.worker_at(mem, worker) + frame * L.WORKER_WORDS + L.W_MAILBOX + L.MAIL_COUNTS
+        args = (
+            schedule.worker_at(mem, worker) + frame * L.WORKER_WORDS + L.W_MAILBOX + L.MAIL_COUNTS
+        )
         tensors = mem[args] & 0xFFFFFFFF
         scalars = args + 1 + tensors * L.TENSOR_WORDS
         number, part = mem[scalars], mem[scalars + 1]

@@ -1,9 +1,9 @@
 """The files of the flags: their names and contents, the same for runs of a Worker and of a chip.
 
 Here are what both write; one run of a trace, as the files tell it: tasks with ids of their rings,
-tensors, edges, steps; and what such a run puts into the files. `chip.py` has the rest for chips. The Orch
-thread's notes are in the order of what it did. So its journal, read once, gives the ring and the number of
-each task, and the state of rings and scopes at each step.
+tensors, edges, steps; and what such a run puts into the files. `chip.py` has the rest for chips. The
+Orch thread's notes are in the order of what it did. So its journal, read once, gives the ring and the
+number of each task, and the state of rings and scopes at each step.
 
 Rule     FLAG-DEPS-1, FLAG-DEPS-2, FLAG-DEPS-3, FLAG-DUMP-1, FLAG-DUMP-2, FLAG-DUMP-3, FLAG-NEST-1,
          FLAG-PMU-1, FLAG-RUN-1, FLAG-RUN-5, FLAG-SCOPE-1, FLAG-SCOPE-2, FLAG-SWIM-1, FLAG-SWIM-2,
