@@ -113,7 +113,7 @@ def _from_python(bound, parameters):
     return call
 
 
-MODULES = "atomics claims collect cores dispatch graph journal mailbox queues ring schedule"
+MODULES = "atomics collect cores dispatch graph journal mailbox queues ring schedule"
 MODULES += " serve slots submit tensormap waiting"
 kernels = Kernels(*(import_module(f"simpler_ref.jit.{name}") for name in MODULES.split()))
 
