@@ -266,7 +266,7 @@ def test_a_lineage_has_what_can_be_reached_in_any_order_of_questions(seed):
             assert (place in lineage) == reached[task, place]
 
 
-def test_a_plan_changes_nothing_until_it_is_added_and_then_all_hazards_are_told():
+def test_a_plan_changes_nothing_until_it_is_added_and_a_refused_one_nothing():
     history = History()
     for _ in range(2):
         plan = history.plan("a", "here", [tensor(L.INOUT, 100, 200)])
