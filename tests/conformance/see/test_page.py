@@ -2,8 +2,13 @@
 
 import base64
 import gzip
+import html
 import json
+import os
 import re
+import shutil
+import signal
+import subprocess
 import time
 
 import numpy as np
@@ -11,8 +16,6 @@ import pytest
 
 from simpler_ref import TensorArgType as T
 from simpler_ref import Trace, Worker
-from tests import browser
-from tests.browser import SHIFT, Browser
 
 from .conftest import chain, make
 
@@ -82,6 +85,61 @@ def test_names_stay_text_and_long_traces_have_coarser_units(traced, tmp_path):
 
 
 # ---------------------------------------------------------------- in a browser
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
+OPTIONS = (
+    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
+    *("--no-first-run", "--disable-extensions", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-sync", "--enable-logging=stderr"),
+)
+ACTS = r"""
+<script>(async () => {
+const find = selector => document.querySelector(selector), view = () => [from, until];
+const pause = () => new Promise(end => requestAnimationFrame(() => requestAnimationFrame(end)));
+const settled = async () => { do await pause(); while (due); };
+function place(selector, x = 0.5, y = 0.5) {
+  const box = find(selector).getBoundingClientRect();
+  return [box.left + x * box.width, box.top + y * box.height];
+}
+async function fire(kind, [clientX, clientY], more) {
+  const made = { clientX, clientY, bubbles: true, cancelable: true, ...more };
+  const target = document.elementFromPoint(clientX, clientY) ?? document.body;
+  target.dispatchEvent(new (kind === "wheel" ? WheelEvent : MouseEvent)(kind, made));
+  await settled();
+}
+async function drag(start, ...stops) {
+  await fire("mousedown", start);
+  for (const stop of stops) await fire("mousemove", stop, { buttons: 1 });
+  await fire("mouseup", stops.at(-1) ?? start);
+}
+async function click(at) { await drag(at); await fire("click", at); }
+async function press(key, target = document.body) {
+  target.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+  await settled();
+}
+function boxOf(task) {  // where the middle of it is, by the clock and the order of lanes alone
+  const share = ((C.begun[task - 1] + C.ended[task - 1]) / 2 - from) / (until - from);
+  const [left, top] = place("#time", 0, 0), [right] = place("#time", 1, 0);
+  return [left + 130 + share * (right - left - 130), top + 26 * laneOf(task) + 13];
+}
+function colourAt([x, y]) {
+  const [left, top] = place("#time", 0, 0), drawn = find("#time").getContext("2d");
+  return [...drawn.getImageData(x - left, y - top, 1, 1).data];
+}
+const title = () => find("#story").textContent.split("\n")[0];
+const named = part => [...document.querySelectorAll(`#${part} [data-task]`)].map(e => +e.dataset.task);
+function same(...pair) {
+  const [a, b] = pair.map(one => [one].flat());
+  const near = (x, y) => x === y || Math.abs(x - y) <= 1e-6 * Math.abs(y);
+  if (a.length !== b.length || !b.every((one, i) => near(a[i], one))) throw Error(JSON.stringify(pair));
+}
+while (!document.body.dataset.ready) await pause();
+await settled();
+SCRIPT
+console.log("told: right");
+})().catch(error => console.log("told: " + error.stack.replaceAll("\n", " ")));
+</script>
+"""
 TASKS = 12
 """Tasks of a run: each third one is `rest`, which no other waits for."""
 
@@ -101,9 +159,8 @@ def build(orch, x, *handles):
 
 @pytest.fixture
 def shown(path, tmp_path):
-    """Return the trace of two runs of a chain beside lone tasks, and a browser that shows its page."""
-    program = browser.find()
-    if program is None:
+    """Return the trace of two runs of a chain beside lone tasks, and what runs a script in its page."""
+    if BROWSER is None:
         pytest.skip("there is no chromium: install it, and these tests run")
     with Worker(level=3, num_sub_workers=2, heap_ring_size=1 << 20, child_mode="thread") as w:
         handles, x = [w.register(one) for one in (work, rest)], w.zeros(8, np.int64)
@@ -113,143 +170,137 @@ def shown(path, tmp_path):
                 w.run(lambda orch, *_: build(orch, x, *handles))
     trace = Trace.open(path)
     trace.write_page(tmp_path / "page.html")
-    with Browser(program, tmp_path / "profile") as page:
-        page.open(tmp_path / "page.html")
-        yield trace, page
-        assert page.complaints == []
 
+    def check(script):
+        inside = (tmp_path / "page.html").read_text(encoding="utf-8")
+        inside = html.escape(inside + ACTS.replace("SCRIPT", script))
+        size = "border: 0; width: 1300px; height: 900px"
+        (tmp_path / "frame.html").write_text(f'<iframe style="{size}" srcdoc="{inside}"></iframe>')
+        home = dict.fromkeys(("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"), str(tmp_path))
+        command = [
+            BROWSER,
+            *OPTIONS,
+            f"--user-data-dir={tmp_path}/profile",
+            "--window-size=1400,1000",
+        ]
+        browser = subprocess.Popen(
+            [*command, f"file://{tmp_path}/frame.html"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | home,
+            start_new_session=True,
+        )
+        with browser:
+            lines = (one for one in browser.stderr if re.search(r'"(told: |Uncaught)', one))
+            said = next(lines, "it has ended")
+            os.killpg(browser.pid, signal.SIGKILL)
+        assert "told: right" in said, said
 
-def view(page):
-    return page.value("[from, until]")
-
-
-def box_of(page, task):
-    """Return where the middle of a task's box is, by the clock and the order of lanes alone."""
-    span, share, lane = page.value(
-        f"[until - from, ((C.begun[{task - 1}] + C.ended[{task - 1}]) / 2 - from) / (until - from),"
-        f" laneOf({task})]"
-    )
-    assert span > 0 and 0 < share < 1
-    left, top = page.place("#time", 0, 0)
-    right, _ = page.place("#time", 1, 0)
-    return left + 130 + share * (right - left - 130), top + 26 * lane + 13
-
-
-def colour_at(page, at):
-    left, top = page.place("#time", 0, 0)
-    x, y = int(at[0] - left), int(at[1] - top)
-    return page.value(
-        f"Array.from($('time').getContext('2d').getImageData({x} * devicePixelRatio,"
-        f" {y} * devicePixelRatio, 1, 1).data)"
-    )
-
-
-def story(page):
-    return page.value("$('story').textContent")
-
-
-def title(page):
-    return story(page).partition("\n")[0]
-
-
-def tasks_in(page, part):
-    """Return the tasks that a part of the page names."""
-    found = f"[...document.querySelectorAll('#{part} [data-task]')]"
-    return page.value(f"{found}.map(e => +e.dataset.task)")
+    return trace, check
 
 
 @pytest.mark.long
 @pytest.mark.spec("SEE-PAGE-4")
 def test_drags_move_as_far_as_the_mouse_and_stay_in_the_trace(shown):
-    _, page = shown
-    whole = view(page)
-    start = page.place("#time", 0.5, 0.5)
-    page.drag(start, (start[0] + 200, start[1]))
-    assert view(page) == whole  # there is nothing beside it
-    page.wheel(start, down=-400)
-    first, last = view(page)
-    per_pixel = page.value("(until - from) / (width - LEFT)")
-    for canvas in ("#time", "#axis", "#curves"):
-        start = page.place(canvas, 0.5, 0.5)
-        page.drag(start, (start[0] + 40, start[1]), (start[0] + 90, start[1] + 300))
-        assert view(page) == pytest.approx([first - 90 * per_pixel, last - 90 * per_pixel])
-        page.drag(start, (start[0] - 90, start[1]))
-        assert view(page) == pytest.approx([first, last])
-    page.wheel(start, down=50, modifiers=SHIFT)
-    assert view(page) == pytest.approx([first + 50 * per_pixel, last + 50 * per_pixel])
-    page.wheel(start, right=-50)
-    assert view(page) == pytest.approx([first, last])
-    page.wheel(start, right=-100_000)
-    assert view(page) == pytest.approx([0, last - first])
-    page.click(page.place("#fit"))
-    assert view(page) == whole
+    shown[1]("""
+const whole = view(), middle = place("#time");
+await drag(middle, [middle[0] + 200, middle[1]]);
+same(view(), whole);  // there is nothing beside it
+await fire("wheel", middle, { deltaY: -400 });
+const [first, last] = view(), pixel = (last - first) / (width - LEFT);
+for (const canvas of ["#time", "#axis", "#curves"]) {
+  const [x, y] = place(canvas);
+  await drag([x, y], [x + 40, y], [x + 90, y + 300]);
+  same(view(), [first - 90 * pixel, last - 90 * pixel]);
+  await drag([x, y], [x - 90, y]);
+  same(view(), [first, last]);
+}
+await fire("wheel", middle, { deltaY: 50, shiftKey: true });
+same(view(), [first + 50 * pixel, last + 50 * pixel]);
+await fire("wheel", middle, { deltaX: -50 });
+same(view(), [first, last]);
+await fire("wheel", middle, { deltaX: -100_000 });
+same(view(), [0, last - first]);
+await press("ArrowRight");
+same(view(), [0.2 * (last - first), 1.2 * (last - first)]);
+await click(place("#fit"));
+same(view(), whole);
+""")
 
 
 @pytest.mark.spec("SEE-PAGE-4")
 def test_a_click_tells_the_story_and_shows_the_neighbours(shown):
-    trace, page = shown
-    page.click(box_of(page, 6))
-    assert title(page) == "task 5 (work)"
+    trace, check = shown
+    words = ["submitted", "began on", "ended after", "waited for task 4 (work)"]
     told = trace.find(5).why().splitlines()
-    for word in ("submitted", "began on", "ended after", "waited for task 4 (work)"):
-        assert word in story(page) and any(word in line for line in told)
-    assert sorted(tasks_in(page, "graph")) == [5, 6, 8]
-    page.wheel(box_of(page, 6), down=-3000)
-    assert page.value("C.begun[7] > until")
-    page.click(page.place("#graph [data-task='8']"))
-    assert page.value("from <= C.begun[7] && C.ended[7] <= until")
-    assert title(page) == "task 7 (work)" and "waited for task 5 (work)" in story(page)
-    page.click(page.place("#story [data-task]"))
-    assert title(page) == "task 5 (work)"
-    page.click(page.place("#fit"))
-    page.point(box_of(page, 3))  # a mouse that rests on a box sees its name
-    name, duration = page.value("$('tip').innerText.split('\\n')")
-    assert name == "task 2 (work)" and duration.endswith("ms")
-    page.point(page.place("#time", 0.01, 0.5))
-    assert page.value("$('tip').style.display") == "none"
-    page.click(box_of(page, 1))
-    assert title(page) == "task 0 (rest)" and "waited" not in story(page)
-    assert tasks_in(page, "graph") == [1]
+    assert all(any(word in line for line in told) for word in words)
+    check(
+        f"const words = {json.dumps(words)};"
+        + """
+const tells = word => find("#story").textContent.includes(word);
+await click(boxOf(6));
+same([title(), ...words.map(tells)], ["task 5 (work)", ...words.map(_ => true)]);
+same(named("graph").sort(), [5, 6, 8]);
+await fire("wheel", boxOf(6), { deltaY: -3000 });
+same(C.begun[7] > until, true);
+await click(place("#graph [data-task='8']"));
+same([from <= C.begun[7] && C.ended[7] <= until, title()], [true, "task 7 (work)"]);
+same(tells("waited for task 5 (work)"), true);
+await click(place("#story [data-task]"));
+same(title(), "task 5 (work)");
+await click(place("#fit"));
+await fire("mousemove", boxOf(3));  // a mouse that rests on a box sees its name
+const [name, duration] = find("#tip").innerText.split("\\n");
+same([name, duration.endsWith("ms")], ["task 2 (work)", true]);
+await fire("mousemove", place("#time", 0.01, 0.5));
+same(find("#tip").style.display, "none");
+await click(boxOf(1));
+same([title(), tells("waited"), ...named("graph")], ["task 0 (rest)", false, 1]);
+"""
+    )
 
 
 @pytest.mark.long
 @pytest.mark.spec("SEE-PAGE-4")
 def test_search_dims_all_else_and_enter_goes_on(shown):
-    _, page = shown
-    places = {task: box_of(page, task) for task in (1, 2)}
-    rest_was, work_was = (colour_at(page, at) for at in places.values())
-    page.click(page.place("#search"))
-    page.write("RES")
-    assert colour_at(page, places[1]) == rest_was != colour_at(page, places[2])
-    seen = []
-    for _ in range(2 * TASKS // 3 + 1):
-        page.press("Enter")
-        seen.append(title(page))
-    assert seen == [f"task {i} (rest)" for i in (0, 3, 6, 9, 0, 3, 6, 9, 0)]
-    page.click(page.place("tr[data-function=work]"))
-    assert (page.value("$('search').value"), colour_at(page, places[2])) == ("work", work_was)
+    shown[1]("""
+const search = find("#search"), [rest, work] = [1, 2].map(boxOf);
+const was = [rest, work].map(colourAt);
+search.value = "RES";
+search.dispatchEvent(new Event("input", { bubbles: true }));
+await settled();
+same(colourAt(rest), was[0]);
+same(String(colourAt(work)) === String(was[1]), false);
+const places = [0, 3, 6, 9, 0, 3, 6, 9, 0];
+for (const place of places) {
+  await press("Enter", search);
+  same(title(), `task ${place} (rest)`);
+}
+await click(place("tr[data-function=work]"));
+same([search.value, ...colourAt(work)], ["work", ...was[1]]);
+""")
 
 
 @pytest.mark.long
 @pytest.mark.spec("SEE-PAGE-4")
 def test_in_a_small_window_all_parts_have_the_same_time_at_the_same_place(shown):
-    _, page = shown
-    page.wheel(page.place("#time", 0.5, 0.5), down=-100)
-    before = view(page)
-    page.resize(320, 500)
-    assert view(page) == before
-    sizes = page.value("['axis', 'time', 'curves'].map(id => $(id).clientWidth)")
-    assert sizes == [page.value("width")] * 3 and sizes[0] > 160
-    wide = page.value(
-        "document.documentElement.scrollWidth <= innerWidth ? [] :"
-        "Array.from(document.querySelectorAll('body *')).filter(one => "
-        "one.getBoundingClientRect().right > innerWidth).map(one => one.outerHTML.slice(0, 80))"
-    )
-    assert wide == []
-    task = page.value(
-        "Array.from(C.begun.keys()).find(i => C.begun[i] > from && C.ended[i] < until) + 1"
-    )
-    page.value(f"$('lanes').scrollTop = 26 * laneOf({task})")
-    page.value("$('lanes').scrollIntoView()")
-    page.click(box_of(page, task))
-    assert page.value("selected") == task
+    shown[1]("""
+await fire("wheel", place("#time"), { deltaY: -100 });
+const before = view();
+Object.assign(frameElement.style, { width: "320px", height: "500px" });
+do await pause(); while (width !== Math.max(LEFT + 50, find("#lanes").clientWidth) || innerWidth !== 320);
+await settled();
+same(view(), before);
+const sizes = ["axis", "time", "curves"].map(id => find("#" + id).clientWidth);
+same([...sizes, sizes[0] > 160], [width, width, width, true]);
+const fits = document.documentElement.scrollWidth <= innerWidth;
+const right = one => one.getBoundingClientRect().right;
+const wide = [...document.querySelectorAll("body *")].filter(one => right(one) > innerWidth);
+same(fits ? [] : wide.map(one => one.outerHTML.slice(0, 80)), []);
+const task = [...C.begun.keys()].find(i => C.begun[i] > from && C.ended[i] < until) + 1;
+find("#lanes").scrollTop = 26 * laneOf(task);
+find("#lanes").scrollIntoView();
+await click(boxOf(task));
+same(selected, task);
+""")
