@@ -16,8 +16,6 @@ import pytest
 import simpler_ref
 from simpler_ref.engine import memory
 from simpler_ref.jit import layout as L
-from simpler_ref.jit.slots import EVENTS
-from simpler_ref.jit.waiting import STATES
 from tests import spec_rules
 from tests.conformance.orchestrator.test_api import DOCUMENTED
 from tests.spec_rules import ROOT
@@ -26,6 +24,14 @@ DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 DEADLINE_S = 600.0
 """A guard against hangs, not a measurement."""
+
+
+@pytest.fixture(autouse=True)
+def _kept_workers():
+    """Close what the backend of joblib keeps for the next program of a page."""
+    yield
+    if backend := sys.modules.get("simpler_ref.adapters.joblib_backend"):
+        backend.close()
 
 
 # ---------------------------------------------------------------- examples
@@ -136,37 +142,7 @@ def test_every_program_shown_on_a_page_prints_what_the_page_says(page, block, ca
     assert same(printed.out, block.output), printed.out
 
 
-# ---------------------------------------------------------------- the state machine
-@pytest.fixture
-def drawing(extension):
-    """Return the extension that draws the state machine."""
-    return extension("state_machine")
-
-
-def test_the_drawing_has_an_arrow_and_words_for_every_step_of_the_state_machine(drawing):
-    picture = drawing.draw()
-    steps = [(before, event) for event in EVENTS for before in event.before]
-    assert picture.count("<polyline") == len(steps)
-    assert picture.count('class="step"') == len(steps)
-    for event in EVENTS:
-        assert picture.count(f">{event.name}</text>") == len(event.before)
-    assert len(drawing.table().splitlines()) == 2 + len(EVENTS)
-
-
-def test_the_drawing_of_waiting_has_every_word_on_which_a_kernel_of_an_engine_sleeps(extension):
-    source = "".join(path.read_text() for path in (ROOT / "simpler_ref/jit").glob("*.py"))
-    prepared = set(re.findall(r"\bprepare\(mem, (?:w \+ )?L\.(\w+)", source))
-    slept_on = set(re.findall(r"\bfutex_wait\(mem, (?:w \+ )?L\.(\w+)", source))
-    assert {one.word for one in STATES} == prepared | slept_on
-    named = {one.state for one in STATES if not one.state.isdigit()}
-    assert all(hasattr(L, name) for name in named)
-    assert all(re.search(rf"\bL\.{name}\b", source) for name in named)
-    drawing = extension("waiting_states")
-    for one in STATES:
-        shown = one.word if one.state == "1" else one.state
-        assert f">{shown}</text>" in drawing.draw() and one.woken_by in drawing.table()
-
-
+# ---------------------------------------------------------------- what examples import
 PUBLIC_MODULES = (
     *("worker", "orchestrator", "task_interface", "callable_identity", "remote_l3_protocol"),
     *("errors", "native_chip", "remote", "stepping", "extras.ray_fleet", "extras.scenes"),
