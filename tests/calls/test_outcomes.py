@@ -90,11 +90,6 @@ def test_a_small_value_is_one_word(value):
 
 
 # ---------------------------------------------------------------- arrays
-def read_only(array):
-    array.flags.writeable = False
-    return array
-
-
 MANY = np.arange(24, dtype=np.int32).reshape(2, 3, 4)
 RECORD = np.dtype([("a", "i1"), ("b", ">f8", 2), ("c", "U3")], align=True)
 ARRAYS = {
@@ -148,13 +143,9 @@ def test_arrays_that_come_back_are_independent(n):
     assert not any(np.shares_memory(x, y) for x, y in itertools.combinations(several, 2))
 
 
-class Keep:
-    pass
-
-
 def kept_block(value):
     kind, word, block = written(value)
-    keep = Keep()
+    keep = np.zeros(1)
     result, kept = decode(kind, word, block, keep)
     return result, kept, weakref.ref(keep), block
 
@@ -170,13 +161,13 @@ def test_a_large_array_refers_to_the_block_and_keeps_it():
     part[:] = 9
     del part
     assert alive() is None
-    values = [np.arange(5), np.zeros(LARGE + 1, np.uint8), read_only(np.ones(LARGE, order="F"))]
+    values = [np.arange(5), np.zeros(LARGE + 1, np.uint8), np.frombuffer(bytes(8 * LARGE))]
     (small, a, b), kept, alive, _ = kept_block(values)
     for array in a, b:
         assert array.flags.writeable and array.ctypes.data % outcomes.ALIGNMENT == 0
         array += 1
     del a, array
-    assert kept and alive() is not None and b[0] == 2
+    assert kept and alive() is not None and b[0] == 1
     del b
     assert alive() is None and small.tolist() == [0, 1, 2, 3, 4], "a small one does not keep it"
 
@@ -217,14 +208,10 @@ def test_objects_with_arrays_and_containers_that_contain_themselves_survive():
 
 def test_what_cannot_be_pickled_is_refused_with_its_type_and_a_remedy():
     inside = {"a": [np.zeros(3), threading.Lock()]}
-    for value, type_name in (
-        (threading.Lock(), "lock"),
-        ((i for i in ()), "generator"),
-        (inside, "dict"),
-    ):
-        with pytest.raises(TypeError, match=f"return this {type_name}, .*cannot") as caught:
+    said = "return this {}, .*cannot.*return numbers, arrays or other picklable values"
+    for value in (threading.Lock(), (i for i in ()), inside):
+        with pytest.raises(TypeError, match=said.format(type(value).__name__)):
             encode(value)
-        assert "return numbers, arrays or other picklable values" in str(caught.value)
         assert same(through([1, MANY]), [1, MANY]), "later values are not affected"
     deep: list = []
     for _ in range(100_000):

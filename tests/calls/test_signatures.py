@@ -33,9 +33,7 @@ def with_modes(**annotations):
 def test_annotations_say_what_a_task_does_with_an_argument():
     def axpy(a: float, x: In, y: InOut, z: sr.Out, n=3): ...
 
-    expected = {"a": "VALUE", "x": "IN", "y": "INOUT", "z": "OUT", "n": "VALUE"}
-    assert modes(axpy) == expected
-    assert modes(with_modes(a=float, x=In, y=InOut, z=Out, n=int)) == expected
+    assert modes(axpy) == {"a": "VALUE", "x": "IN", "y": "INOUT", "z": "OUT", "n": "VALUE"}
 
 
 MARKS = [In, In[np.float64], In["np.float64"], Annotated[np.ndarray, In], Annotated[Any, "doc", In]]
@@ -62,14 +60,6 @@ def test_what_is_no_annotation_or_has_no_signature_is_refused():
         Signature.of(iter)
 
 
-def decorated(function):
-    @functools.wraps(function)
-    def wrapper(*args, **kwargs):
-        return function(*args, **kwargs)
-
-    return wrapper
-
-
 class Model:
     def method(self, x: In): ...
 
@@ -90,7 +80,7 @@ class Model:
         (Model.make, {"y": "OUT"}),
         (Model.plain, {"z": "INOUT"}),
         (Model(), {"w": "IN"}),
-        (decorated(Model.plain), {"z": "INOUT"}),
+        (functools.wraps(Model.plain)(lambda *args, **kwargs: None), {"z": "INOUT"}),
         (functools.partial(Model.method, Model()), {"x": "IN"}),
         (lambda a, b: a, {"a": "VALUE", "b": "VALUE"}),
         (abs, {"x": "VALUE"}),
@@ -142,15 +132,6 @@ def test_calls_bind_as_python_binds_them(function, args, kwargs):
         MISSING if name in left_out - several else value
         for name, value in expected.arguments.items()
     )
-
-
-def test_a_default_that_is_an_array_is_passed():
-    array = np.zeros(3)
-
-    def with_default(x: In, y: In = array, *, z=array): ...
-
-    bound = Signature.of(with_default).bind((array,), {})
-    assert bound[0] is bound[1] is array and bound[2] is MISSING
 
 
 PROGRAM = """

@@ -12,6 +12,7 @@ from simpler_ref.calls.inside import Inside
 
 from ...endpoints import opened  # noqa: F401
 from ...far_calls import add, fill, total  # noqa: F401 (calls of this machine are of the same tasks)
+from ...far_calls import keep as same  # noqa: F401
 
 without_worker = pytest.mark.parametrize("w", [None], indirect=True, ids=["without a Worker"])
 """Of tests that need the Worker of their file to be closed."""
@@ -47,11 +48,6 @@ def counting(method, **options):
         with sr.Worker(num_sub_workers=1, arena_size=1 << 28, **options) as w:
             w.start()
             yield w
-
-
-@sr.task
-def same(value):
-    return value
 
 
 @sr.task

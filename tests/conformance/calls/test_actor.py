@@ -30,6 +30,9 @@ class Counter:
         self.value += 100
         raise ValueError("refused")
 
+    def make(self, kind):
+        return kind()
+
     def where(self):
         return os.getpid(), threading.get_ident()
 
@@ -44,9 +47,6 @@ class Counter:
 
     def interrupt(self):
         raise KeyboardInterrupt
-
-    def unreadable(self):
-        return Unreadable()
 
     def flags(self, arrays):
         return [(one.flags.writeable, one.sum()) for one in arrays]
@@ -171,7 +171,7 @@ def test_errors_of_methods_and_of_values_in_other_workers_are_not_its_end(w):
         with pytest.raises(sr.TaskError, match="KeyboardInterrupt"):
             counter.interrupt().result()
         with pytest.raises(FileNotFoundError):
-            counter.unreadable().result()
+            counter.make(Unreadable).result()
         return counter.add().result()
 
     counter = w.actor(Counter, 0)
@@ -217,19 +217,14 @@ def test_what_is_wrong_is_refused_and_a_block_ends_it(w):
     items.end()
 
 
-class Writer:
-    def add(self, number: sr.InOut, order=1):
+class Adder:
+    def add(self, number: sr.InOut, order=1, task=None):
         number += order
 
+
+class WithEnd(Adder):
     def end(self):
         """Is not the end of an actor."""
-
-
-class Adder(Writer):
-    end = None
-
-    def same(self, task):
-        return task
 
 
 @sr.task(workers=0)
@@ -244,10 +239,9 @@ def test_methods_write_arrays_whatever_parameters_are_called_in_tasks_too(w):
     for _ in range(2):
         writer = w.actor(Adder)
         writer.add(x).result()
-        writer.add(number=x, order=2).result()
-        assert writer.same(task=5).result() == 5
+        writer.add(number=x, order=2, task=5).result()
         if writer._worker == 0:
             assert write_private(writer).result().tolist() == [3, 3]
     assert x.tolist() == [6, 6]
     with pytest.raises(TypeError, match="has a method end"):
-        w.actor(Writer)
+        w.actor(WithEnd)

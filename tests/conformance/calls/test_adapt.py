@@ -88,9 +88,9 @@ def test_futures_of_an_executor_are_arguments_of_calls(w):
 
 def test_errors_are_those_that_programs_expect(w):
     executor = w.executor()
-    for lost in (executor.submit(die), executor.map(die, [1], chunksize=1)):
+    for lost in (executor.submit(die).result, executor.map(die, [1], chunksize=1).__next__):
         with pytest.raises(BrokenProcessPool) as caught:
-            lost.result() if isinstance(lost, concurrent.futures.Future) else next(lost)
+            lost()
         assert isinstance(caught.value, sr.WorkerLostError)
     assert isinstance(executor.submit(die).exception(), BrokenProcessPool)
     failed = executor.submit(abs, threading.Lock())
@@ -100,7 +100,6 @@ def test_errors_are_those_that_programs_expect(w):
 
 
 def test_it_makes_workers_of_its_own_and_refuses_what_means_nothing(w):
-    seen = []
     with Executor(2, initializer=os.putenv, initargs=("simpler_here", "1")) as executor:
         assert executor._max_workers == 2
         seen = set(executor.map(lambda _: os.getpid(), range(50)))
@@ -196,25 +195,17 @@ def test_the_end_of_a_block_terminates_a_pool_of_its_own(tmp_path):
         calls[2].get(10)
 
 
-def read_slowly(number):
-    time.sleep(0.05)
-    return number
-
-
 class Slow:
-    def __init__(self, number):
-        self.number = number
-
     def __reduce__(self):
-        return read_slowly, (self.number,)
+        return time.sleep, (0.05,)
 
 
 def test_a_value_that_is_asked_for_while_it_is_told_is_taken_once(w):
     told = []
-    asked = w.pool().map_async(Slow, range(4), 1, told.append)
-    assert asked.get(30) == [0, 1, 2, 3]
+    asked = w.pool().map_async(lambda i: (i, Slow()), range(4), 1, told.append)
+    assert asked.get(30) == [(i, None) for i in range(4)]
     wait_until(lambda: told)
-    assert told == [[0, 1, 2, 3]]
+    assert told == [asked.get()]
 
 
 def test_calls_of_an_executor_that_is_dropped_or_not_waited_for_are_made(tmp_path):

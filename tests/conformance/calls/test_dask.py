@@ -1,6 +1,5 @@
 """CALL-DASK: graphs of dask as calls of a Worker."""
 
-import gc
 import operator
 import os
 import time
@@ -33,10 +32,6 @@ def increased(x):
     return x + 1
 
 
-def total(*values):
-    return sum(values)
-
-
 def fail(x):
     raise KeyError(x)
 
@@ -49,7 +44,7 @@ def tree(leaves):
         above = []
         for at in range(0, len(level), 2):
             above.append(("sum", len(graph)))
-            graph[above[-1]] = (total, *level[at : at + 2])
+            graph[above[-1]] = (sum, list(level[at : at + 2]))
         level = above
     return graph, level[0]
 
@@ -123,13 +118,11 @@ def test_tasks_write_what_they_have_made_and_what_is_shared(w, callbacks, tmp_pa
 
 
 def test_values_are_dropped_as_soon_as_no_task_needs_them():
-    megabytes = 4
     with sr.Worker(num_sub_workers=2, values_size=80 << 20) as w:
-        graph = {("x", 0): (np.zeros, (megabytes << 20) // 8)}
+        graph = {("x", 0): (np.zeros, (4 << 20) // 8)}
         for i in range(1, 60):
             graph["x", i] = (increased, ("x", i - 1))
         assert w.dask_get(graph, ("x", 59))[0] == 59
-        gc.collect()
 
 
 # ---------------------------------------------------------------- errors and callbacks
@@ -162,22 +155,14 @@ def test_an_error_cancels_what_has_not_begun(w):
 class Seen(Callback):
     def __init__(self):
         self.began, self.ended, self.calls = [], {}, []
-
-    def _start(self, dsk):
-        self.calls.append("start")
-
-    def _start_state(self, dsk, state):
-        self.calls.append("start_state")
-
-    def _pretask(self, key, dsk, state):
-        self.began.append(key)
+        self._start = lambda dsk: self.calls.append("start")
+        self._start_state = lambda dsk, state: self.calls.append("start_state")
+        self._pretask = lambda key, dsk, state: self.began.append(key)
+        self._finish = lambda dsk, state, failed: self.calls.append(f"finish {failed}")
 
     def _posttask(self, key, value, dsk, state, identity):
         self.ended[key] = value
         assert identity != os.getpid()
-
-    def _finish(self, dsk, state, failed):
-        self.calls.append(f"finish {failed}")
 
 
 def test_callbacks_and_the_progress_bar_see_every_task(w, capsys):

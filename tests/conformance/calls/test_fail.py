@@ -5,7 +5,6 @@ import concurrent.futures
 import contextlib
 import gc
 import os
-import signal
 import threading
 import time
 import traceback
@@ -29,16 +28,6 @@ def boom(text):
 def spoil(x: sr.InOut):
     x[0] = 1
     raise KeyError("spoilt")
-
-
-@sr.task
-def die_with(x: sr.InOut):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-@sr.task
-def read_and_fail(x: sr.In):
-    raise RuntimeError(f"read {x[0]}")
 
 
 @pytest.mark.spec("CALL-FAIL-1", "CALL-FAIL-3")
@@ -79,8 +68,11 @@ def test_a_failure_reaches_those_that_need_what_it_should_have_written(w):
 
 @pytest.mark.spec("CALL-FAIL-1")
 def test_who_only_waits_is_made(w):
+    def read_and_fail(x: sr.In):
+        raise RuntimeError(f"read {x[0]}")
+
     x = w.share(np.zeros(4, np.float32))
-    failed = read_and_fail(x)
+    failed = w.submit(read_and_fail, x)
     fill(x, 3)
     spoil(x)
     fill(x, 5)
@@ -111,9 +103,12 @@ def test_a_dead_worker_has_a_successor_if_a_program_only_asks_whether_calls_have
 
 @pytest.mark.spec("CALL-FAIL-4")
 def test_a_call_that_needs_a_lost_one_names_the_worker_that_died_and_not_its_successor():
+    def die_with(x: sr.InOut):
+        die.py_func()
+
     with sr.Worker(num_sub_workers=1) as w:
         x = w.zeros(4)
-        lost = die_with(x)
+        lost = w.submit(die_with, x)
         pid = lost.exception().pid
         assert total(x).exception().pid == pid  # when there is another in its place
         assert [w.submit(os.getpid).result()] == w.worker_pids() != [pid]
@@ -154,11 +149,8 @@ def test_the_end_of_an_iterator_in_a_task_does_not_end_a_loop_of_the_program(w, 
         list(map(sr.Future.result, futures))
     assert type(raised.value) is sr.TaskError
 
-    async def wait():
-        return await futures[1]
-
     with pytest.raises(sr.TaskError, match="no more"):
-        asyncio.run(wait())
+        asyncio.run(asyncio.wait_for(futures[1], None))
 
 
 @pytest.mark.spec("CALL-FAIL-3")
@@ -219,9 +211,6 @@ def test_an_error_that_somebody_has_asked_for_is_not_logged_nor_a_cancelled_call
     flag[0] = 1
     del held, calls
 
-    def ask(future):
-        future.exception()
-
     async def wait():
         with pytest.raises(ValueError):
             await boom(4)
@@ -232,7 +221,7 @@ def test_an_error_that_somebody_has_asked_for_is_not_logged_nor_a_cancelled_call
     with pytest.raises(ValueError):
         same(same(boom(3))).result()
     asyncio.run(wait())
-    boom(5).add_done_callback(ask)
+    boom(5).add_done_callback(sr.Future.exception)
     late = boom(6)
     w.run(lambda *_: None)
     assert isinstance(late.exception(), ValueError)

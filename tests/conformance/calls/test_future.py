@@ -22,16 +22,12 @@ def boom():
 
 
 @pytest.mark.spec("CALL-FUTURE-1")
-def test_a_result_is_waited_for_alone(gate):
+def test_a_result_is_waited_for_alone_and_is_the_same_each_time(gate):
     held = wait_at(gate, "held")
     assert [add(i, 1).result() for i in range(10)] == list(range(1, 11))
     assert not held.done()
     gate[0] = 1
     assert held.result() == "held" and held.done() and not held.running()
-
-
-@pytest.mark.spec("CALL-FUTURE-1")
-def test_a_result_is_the_same_each_time(w):
     future, failed = add([1], [2]), boom()
     assert future.result() is future.result()
     errors = [failed.exception(), failed.exception()]
@@ -152,11 +148,6 @@ class AtEnd:
         self.function()
 
 
-def all_futures(w):
-    """Return all futures that the stream finds, as it does to give them their values."""
-    return w._life.stream._quick.futures()
-
-
 @pytest.mark.spec("CALL-FUTURE-4")
 @pytest.mark.parametrize("value", [1, "text"])
 def test_futures_die_deep_within_each_other_while_others_are_made_and_asked_for(w, value):
@@ -164,7 +155,7 @@ def test_futures_die_deep_within_each_other_while_others_are_made_and_asked_for(
 
     def use():
         kept.append(same(value))
-        all_futures(w)
+        w._life.stream._quick.futures()  # which it finds to give them their values
         w._life.stream._keep_values()
 
     same(value).result()

@@ -39,10 +39,6 @@ def about(array, index=0):
     return array.ctypes.data, flags.writeable, flags.f_contiguous, float(array.flat[index])
 
 
-def with_rest(index):
-    return index, index % 7
-
-
 def raise_at(index):
     if index == 3:
         raise KeyError(index)
@@ -67,19 +63,6 @@ def number(index):
 
 
 # ---------------------------------------------------------------- results and errors
-@pytest.mark.parametrize(
-    "options", [{}, {"batch_size": 7}, {"pre_dispatch": "all"}, {"timeout": 30}]
-)
-@pytest.mark.parametrize("return_as", ["list", "generator", "generator_unordered"])
-def test_results_are_those_of_the_items(options, return_as):
-    expected = [(i, i % 7) for i in range(80)]
-    items = (delayed(with_rest)(i) for i in range(80))
-    values = list(Parallel(return_as=return_as, **options)(items))
-    if return_as.endswith("unordered"):
-        values = sorted(values, key=lambda one: expected.index(one))
-    assert values == expected
-
-
 def test_an_error_has_its_type_and_the_traceback_of_the_worker():
     with pytest.raises(KeyError) as caught:
         Parallel(batch_size=1)(delayed(raise_at)(i) for i in range(10))

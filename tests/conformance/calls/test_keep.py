@@ -15,13 +15,13 @@ from tests.endpoints import arm
 from tests.support import wait_until
 
 from ... import far_calls
-from ...far_calls import add, keep, kill_sub_worker, made_of, parts_of
+from ...far_calls import add, keep, kill_sub_worker
 from .tasks import opened
 
 IN_FRAME, BESIDE = 20_000, 50_000
 """Float64 elements of values longer than 64 KiB: one that travels in frames, one that does not."""
-HERE, THERE = (sr.task(workers=k)(far_calls.sum_of) for k in range(2))
-MADE_HERE = sr.task(workers=0)(far_calls.array_of)
+HERE, THERE = (sr.task(workers=k)(np.sum) for k in range(2))
+MADE_HERE = sr.task(workers=0)(np.full)
 sizes = pytest.mark.parametrize("size", [IN_FRAME, BESIDE])
 
 
@@ -43,11 +43,8 @@ def count(w, name, where=None):
 def counter(w):
     """Return a function that tells by how much such a number has grown since then."""
     before = w.transfers()
-
-    def grown(name):
-        return [now[name] - then[name] for now, then in zip(w.transfers(), before, strict=True)]
-
-    return grown
+    both = lambda: zip(w.transfers(), before, strict=True)  # noqa: E731
+    return lambda name: [now[name] - then[name] for now, then in both()]
 
 
 def nothing_is_kept(w):
@@ -93,7 +90,7 @@ def test_values_of_any_kind_and_number_are_kept(both):
         assert len(first.result()) == len(value)
         second = keep(value)
         assert add(keep(second), type(value)()).result()[0] == value[0]
-        assert parts_of(second).result() == len(value)
+        assert both.submit(len, second).result() == len(value)
     several, grown = [MADE_HERE(30_000, k) for k in range(40)], counter(both)  # more than a frame
     for task in (sr.task(workers=k)(far_calls.sum_of_all) for k in range(2)):
         assert task(*several).result() == 30_000 * sum(range(40))
@@ -131,14 +128,14 @@ def test_what_was_not_used_for_long_makes_room_and_moves_again(monkeypatch, size
         monkeypatch.setattr(link_calls, "MOST_KEPT", most)
     options = {"values_size": 4 * most} if by_size else None
     with opened(1, options=options) as w:
-        several = [made_of(size, float(k)) for k in range(16)]
+        several = [w.submit(np.full, size, float(k)) for k in range(16)]
         for _ in range(2):
             assert [HERE(one).result() for one in several] == [k * size for k in range(16)]
             assert 0 < count(w, "value_bytes") <= most
         assert count(w, "values_stored") > 0
         del several
         assert nothing_is_kept(w)
-        value, before = made_of(6 * BESIDE, 1.0), count(w, "values_stored")
+        value, before = w.submit(np.full, 6 * BESIDE, 1.0), count(w, "values_stored")
         assert [HERE(value).result() for _ in range(3)] == [6 * BESIDE] * 3
         assert count(w, "values_stored") - before == 3, "it is too long to be kept"
         assert count(w, "values") == 0

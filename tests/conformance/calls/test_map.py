@@ -80,20 +80,14 @@ def test_several_iterables_end_with_the_shortest(w):
 
 @pytest.mark.spec("CALL-MAP-1")
 def test_a_default_that_tasks_could_change_is_new_for_each_item(w):
-    @sr.task
-    def collect(value, seen=[]):  # noqa: B006
-        seen.append(value)
+    def collect(value, seen=[], factor=3):  # noqa: B006
+        seen.append(factor * value)
         return seen
 
-    @sr.task
-    def scale(value, factor=3):
-        return value * factor
-
-    new = [[i] for i in range(5)]
+    new = [[3 * i] for i in range(5)]
     if w._session.in_threads:  # which call the very function
-        new = [list(range(5))] * 5
-    assert list(w.map(collect, range(5), chunksize=5)) == new
-    assert list(w.map(scale, range(5), chunksize=5)) == [3 * i for i in range(5)]
+        new = [[3 * i for i in range(5)]] * 5
+    assert list(w.map(sr.task(collect), range(5), chunksize=5)) == new
 
 
 @pytest.mark.spec("CALL-MAP-1")
@@ -164,16 +158,6 @@ def test_what_is_dropped_reads_and_submits_nothing_more_and_keeps_nothing(w):
 
 
 # ---------------------------------------------------------------- results that nobody asks for
-@sr.task
-def mark_place(marks: sr.InOut, place):
-    marks[place] += 1
-
-
-def mark_and_fail(place):
-    if place % 10 == 3:
-        raise ValueError(f"item {place}")
-
-
 @pytest.mark.spec("CALL-MAP-10")
 @pytest.mark.parametrize("keep", [True, False], ids=["kept", "dropped"])
 def test_items_are_all_called_by_the_end_of_the_block_if_nobody_asks(tmp_path, keep):
@@ -184,10 +168,15 @@ def test_items_are_all_called_by_the_end_of_the_block_if_nobody_asks(tmp_path, k
     with sr.Worker(num_sub_workers=2) as made:
         kept = [made.map(save, range(300))] if keep else made.map(save, range(300)) and []
         marks = made.share(np.zeros(50, np.int64))
-        made.map(mark_place, [marks] * 50, range(50))
+        made.map(update, [marks[i:][:1] for i in range(50)])
     assert len(list(tmp_path.iterdir())) == 300
     assert marks.tolist() == [1] * 50
     assert [list(results) for results in kept] == [list(range(300))] * len(kept)
+
+
+def mark_and_fail(place):
+    if place % 10 == 3:
+        raise ValueError(f"item {place}")
 
 
 @pytest.mark.spec("CALL-MAP-10")
@@ -285,7 +274,6 @@ def test_an_item_that_cannot_travel_fails_alone_on_both_ways(w):
 
 @pytest.mark.spec("CALL-MAP-4")
 def test_after_an_error_those_of_items_that_nobody_asks_for_are_not_logged(w, caplog):
-    @sr.task
     def negative(row: sr.In):
         raise ValueError(f"no root of {row[0]}")
 
@@ -312,13 +300,8 @@ def test_an_iterable_that_raises_does_so_in_its_place(w, chunksize):
 
 @pytest.mark.spec("CALL-MAP-4")
 def test_a_worker_that_dies_fails_the_items_of_its_call():
-    def maybe_die(value):
-        if value == 3:
-            os._exit(1)
-        return value
-
     with sr.Worker(num_sub_workers=2) as w:
-        seen = each(w.map(maybe_die, range(8), chunksize=2))
+        seen = each(w.map(lambda i: os._exit(1) if i == 3 else i, range(8), chunksize=2))
         assert seen[:2] + seen[4:] == [0, 1, 4, 5, 6, 7]
         assert all(isinstance(one, sr.WorkerLostError) for one in seen[2:4])
         assert seen[2] is not seen[3] and str(seen[2]) == str(seen[3])
@@ -350,11 +333,7 @@ def test_items_and_results_have_nothing_in_common(w, chunksize):
     assert results[1] == [0, 1]
 
     kept = [np.zeros(3), [0]]
-
-    def again(value):
-        return kept
-
-    first, second = w.map(again, range(2), chunksize=chunksize)
+    first, second = w.map(lambda value: kept, range(2), chunksize=chunksize)
     first[0][:] = 1
     first[1].append(1)
     assert second[0].tolist() == [0, 0, 0] and second[1] == [0]

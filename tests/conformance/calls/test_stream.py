@@ -171,13 +171,6 @@ def test_a_signal_ends_the_wait_for_a_run(w):
     assert add(1, 2).result() == 3
 
 
-@pytest.mark.spec("CALL-STREAM-1")
-def test_a_worker_without_a_level_has_a_worker_for_each_core():
-    w = sr.Worker()
-    assert (w.level, w.num_sub_workers) == (3, find_cores().available)
-    assert (sr.Worker(num_sub_workers=3).num_sub_workers, sr.Worker(3).num_sub_workers) == (3, 0)
-
-
 @pytest.mark.spec("CALL-STREAM-5")
 def test_a_worker_cannot_be_pickled_or_copied(w):
     assert add(1, 2).result() == 3
@@ -225,10 +218,14 @@ def test_an_array_of_another_open_worker_is_refused(w):
 
 
 @pytest.mark.spec("CALL-STREAM-1")
-@pytest.mark.parametrize("level", [2, 4])
-def test_a_number_alone_makes_no_workers_and_a_call_says_so(level):
-    with sr.Worker(level), pytest.raises(RuntimeError, match=rf"as in .*num_sub_workers={level}"):
-        total(1, 2)
+def test_a_worker_without_a_level_has_a_worker_for_each_core_and_of_a_number_a_call_says_so():
+    w = sr.Worker()
+    assert (w.level, w.num_sub_workers) == (3, find_cores().available)
+    assert (sr.Worker(num_sub_workers=3).num_sub_workers, sr.Worker(3).num_sub_workers) == (3, 0)
+    for level in (2, 4):
+        said = rf"as in .*num_sub_workers={level}"
+        with sr.Worker(level), pytest.raises(RuntimeError, match=said):
+            total(1, 2)
 
 
 # ---------------------------------------------------------------- calls that tasks make
@@ -238,11 +235,6 @@ inner = None
 @sr.task
 def fib(n):
     return n if n < 2 else fib(n - 1).result() + fib(n - 2).result()
-
-
-@sr.task
-def nested_twice(n):
-    return fib(n)
 
 
 @sr.task
@@ -326,7 +318,7 @@ def test_calls_in_a_task_have_futures_run_in_its_worker_and_may_be_returned(nest
     assert halves(x).result() in (nesting.worker_pids() or [os.getpid()])
     assert x.tolist() == [1.0] * 8
     assert nesting.submit(lambda: fib(6)).result() == 8
-    assert list(nesting.map(lambda n: nested_twice(n), [5, 6])) == [5, 8]
+    assert list(nesting.map(lambda n: add(fib(n), 0), [5, 6])) == [5, 8]
     assert nesting.submit(lambda: [fib(6), {"of": fib(7)}]).result() == [8, {"of": 13}]
     assert nesting.submit(lambda: append([fib(6), fib(7)])).result() == [8, 13, 1]
 
@@ -414,17 +406,6 @@ def test_an_error_of_theirs_that_nobody_asks_for_is_logged(tmp_path):
 
 
 # ---------------------------------------------------------------- wait
-@pytest.mark.spec("CALL-STREAM-9")
-def test_the_program_may_write_an_array_that_it_has_waited_for():
-    with sr.Worker(num_sub_workers=1, check=True) as w:
-        x = w.zeros(4)
-        for number in range(20):
-            update(x)
-            w.wait(x)
-            x[:] = number
-        w.wait()
-
-
 @pytest.mark.spec("CALL-STREAM-9")
 def test_the_program_waits_for_an_array_or_for_all_calls(w):
     @sr.task

@@ -7,7 +7,6 @@ import os
 import resource
 import sys
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -16,10 +15,10 @@ import simpler_ref as sr
 from simpler_ref.engine.view import blocks
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.system import regions
-from tests.support import shared_pages
+from tests.support import shared_pages, wait_until
 
 from ...system.programs import Fork
-from .tasks import MODES, fill, same, update
+from .tasks import MODES, fill, same, update, wait_at
 
 
 @sr.task
@@ -92,19 +91,16 @@ def arange(n):
     return np.arange(n * n).reshape(n, n)
 
 
-LARGE = 200
-
-
 @sr.task
 def add_to(given, number=1):
-    """Return the sum of an array, which is written then, with that of what it gets once more."""
-    before = given.sum()
+    """Return the sum of an array, and the array, which is written then."""
+    before = int(given.sum())
     given += number
-    return int(before), given
+    return before, given
 
 
 @pytest.mark.spec("CALL-VALUE-2")
-@pytest.mark.parametrize("n", [10, LARGE, 600])
+@pytest.mark.parametrize("n", [10, 200, 600])
 def test_a_task_may_write_what_another_has_returned(w, n):
     right = int(arange(n).sum())
     value = w.submit(arange, n)
@@ -140,27 +136,23 @@ def test_a_process_that_a_task_forks_ends_if_there_is_no_memory_for_its_arrays()
         return array, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
     with sr.Worker(num_sub_workers=1) as w:
-        w.submit(arange, LARGE).result()
-        array, status = w.submit(fork, LARGE).result()
-    assert status == 1 and (array == arange(LARGE)).all()
+        w.submit(arange, 200).result()
+        array, status = w.submit(fork, 200).result()
+    assert status == 1 and (array == arange(200)).all()
 
 
 @pytest.mark.spec("CALL-VALUE-2")
-def test_what_the_program_writes_into_a_result_is_not_seen_by_a_task_that_has_it(w):
-    def read(given, begins, goes_on):
+def test_what_the_program_writes_into_a_result_is_not_seen_by_a_task_that_has_it(w, gate):
+    def read(given, begins: sr.Out, gate: sr.In):
         begins[0] = 1
-        while not goes_on[0]:
-            time.sleep(0.001)
+        wait_at(gate)
         return int(given.sum())
 
-    read.__annotations__ = {"begins": sr.Out, "goes_on": sr.In}
-    begins, goes_on = w.share(np.zeros((2, 1)))
-    value = w.submit(arange, 600)
-    found = w.submit(read, value, begins, goes_on)
-    while not begins[0]:
-        time.sleep(0.001)
+    begins, value = w.zeros(1), w.submit(arange, 600)
+    found = w.submit(read, value, begins, gate)
+    wait_until(lambda: begins[0])
     value.result()[...] = 0
-    goes_on[0] = 1
+    gate[0] = 1
     assert found.result() == arange(600).sum()
 
 
@@ -168,8 +160,7 @@ def test_what_the_program_writes_into_a_result_is_not_seen_by_a_task_that_has_it
 def test_a_process_that_a_task_forks_keeps_what_the_task_has_got(tmp_path):
     def fork(given, go, out):
         if os.fork() == 0:
-            while not go.exists():
-                time.sleep(0.001)
+            wait_until(go.exists)
             out.with_suffix(".new").write_text(str(given.sum()))
             out.with_suffix(".new").rename(out)
             os._exit(0)
@@ -180,8 +171,7 @@ def test_a_process_that_a_task_forks_keeps_what_the_task_has_got(tmp_path):
         for _ in range(8):
             w.submit(np.ones, (600, 600)).result()
         go.touch()
-        while not out.exists():
-            time.sleep(0.001)
+        wait_until(out.exists)
     assert out.read_text() == str(arange(600).sum())
 
 
@@ -222,34 +212,22 @@ def test_a_large_array_that_is_no_value_takes_no_room():
 
 
 @pytest.mark.spec("CALL-VALUE-4")
-@pytest.mark.parametrize("mode", [{}, {"child_mode": "thread"}], ids=str)
-def test_arrays_of_many_sizes_leave_room_for_one_another(mode):
-    with sr.Worker(num_sub_workers=1, values_size=1 << 22, **mode) as w:
-        for size in [*range(1 << 16, 1 << 21, 1 << 17)] * 2:
-            assert w.submit(np.ones, size, np.uint8).result().all()
-
-
-@pytest.mark.spec("CALL-VALUE-4")
-def test_values_that_only_the_garbage_collector_finds_make_room():
+def test_values_that_nobody_keeps_or_only_the_garbage_collector_finds_take_no_memory(mode):
     gc.disable()
     try:
-        with sr.Worker(num_sub_workers=1, values_size=1 << 22) as w:
+        with sr.Worker(num_sub_workers=1, child_mode=mode, values_size=1 << 22) as w:
+            for size in [*range(1 << 16, 1 << 21, 1 << 17)] * 2:
+                assert w.submit(np.ones, size, np.uint8).result().all()
+            for i in range(20):  # there is room for three of these
+                array = same(np.full(1 << 18, i, np.float32)).result()
+                assert array[0] == array[-1] == i
+            for _ in range(2000):
+                same("dropped" * 100)
             for _ in range(100):
                 cycle = [w.submit(np.ones, 1 << 17, np.uint8).result()]
                 cycle.append(cycle)
     finally:
         gc.enable()
-
-
-@pytest.mark.spec("CALL-VALUE-4")
-def test_values_that_nobody_keeps_take_no_memory():
-    with sr.Worker(num_sub_workers=2, child_mode="thread", values_size=1 << 22) as w:
-        for i in range(20):  # each worker has room for one and a half of these
-            array = same(np.full(1 << 18, i, np.float32)).result()
-            assert array[0] == array[-1] == i
-        for _ in range(2000):
-            same("dropped" * 100)
-        assert (same(1).result(), w.submit(len, [0] * 5).result()) == (1, 5)
 
 
 @pytest.mark.spec("CALL-VALUE-4")

@@ -129,8 +129,7 @@ def where(_=None):
     return os.getpid(), threading.get_ident()
 
 
-who = sr.task(workers=1)(where)
-who_of_two = sr.task(workers=[2, 0])(where)
+who, who_of_two = sr.task(workers=1)(where), sr.task(workers=[2, 0])(where)
 
 
 @sr.task(workers=1, retries=1)
@@ -141,13 +140,7 @@ def die_once(words: sr.InOut):
     return os.getpid()
 
 
-@sr.task(workers=1, compiled=True)
-def fill(x: sr.Out, value: float):
-    x[:] = value
-
-
-hold = sr.task(workers=1)(wait_at.py_func)
-kill_me = sr.task(workers=1)(die.py_func)
+hold, kill_me = (sr.task(workers=1)(one.py_func) for one in (wait_at, die))
 
 
 @pytest.fixture(params=[pytest.param(1, marks=pytest.mark.long), 4])
@@ -254,12 +247,9 @@ def test_what_a_call_prints_is_there_before_its_result_and_in_order(mode, capfd)
 
 @pytest.mark.spec("CALL-WORKER-5")
 def test_what_a_worker_prints_before_it_dies_is_not_lost_and_to_files_it_writes_itself(capfd):
-    def say_and_die():
-        print("before the end")
-        die()
-
     with redirect_stdout(Cell()) as cell, sr.Worker(num_sub_workers=1) as w:
-        assert isinstance(w.submit(say_and_die).exception(), sr.WorkerLostError)
+        lost = w.submit(lambda: (print("before the end"), die()))
+        assert isinstance(lost.exception(), sr.WorkerLostError)
         assert cell.take() == "before the end\n"
         assert w.submit(say, "the successor").result() == "the successor"
         assert cell.take() == "the successor\n"
@@ -271,16 +261,15 @@ def test_what_a_worker_prints_before_it_dies_is_not_lost_and_to_files_it_writes_
 
 @pytest.mark.spec("CALL-WORKER-5")
 def test_logs_and_errors_are_written_to_the_programs_stream():
-    with redirect_stderr(Cell()) as errors:
+    with redirect_stderr(Cell()) as errors, sr.Worker(num_sub_workers=1) as w:
         handler = logging.StreamHandler()
 
         def report():
             handler.emit(logging.makeLogRecord({"msg": "a record"}))
             print("a line", file=sys.stderr)
 
-        with sr.Worker(num_sub_workers=1) as w:
-            handle = w.register(report)
-            w.submit(report).result()
-            assert errors.take() == "a record\na line\n"
-            w.run(lambda orch, *_: orch.submit_sub(handle))
-            assert errors.take() == "a record\na line\n"
+        handle = w.register(report)
+        w.submit(report).result()
+        assert errors.take() == "a record\na line\n"
+        w.run(lambda orch, *_: orch.submit_sub(handle))
+        assert errors.take() == "a record\na line\n"

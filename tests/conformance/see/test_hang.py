@@ -200,21 +200,17 @@ def test_a_second_sigquit_ends_the_program_and_workers_ignore_it(capfd):
     assert said.out == "alive\n" and said.err.startswith("Worker of level 3, process ")
 
 
-def opened():
-    return Worker(level=3, num_sub_workers=1, child_mode="thread")
-
-
 @pytest.mark.spec("SEE-HANG-4")
 def test_sigquit_is_handled_while_a_worker_is_open_that_the_main_thread_started(default):
-    with opened() as first:
+    with Worker(level=3, child_mode="thread") as first:
         first.start()
         handler = signal.getsignal(signal.SIGQUIT)
         assert handler is not signal.SIG_DFL
-        with opened() as second:
+        with Worker(level=3, child_mode="thread") as second:
             second.start()
         assert signal.getsignal(signal.SIGQUIT) is handler
     assert signal.getsignal(signal.SIGQUIT) is signal.SIG_DFL
-    with opened() as w:
+    with Worker(level=3, child_mode="thread") as w:
         with Concurrently(w.start):
             pass
         assert signal.getsignal(signal.SIGQUIT) is signal.SIG_DFL
@@ -225,18 +221,17 @@ def test_a_handler_of_the_program_stays(default):
     came = []
     for handler in (lambda number, frame: came.append(number), signal.SIG_IGN):
         signal.signal(signal.SIGQUIT, handler)
-        with opened() as w:
+        with Worker(level=3, child_mode="thread") as w:
             w.start()
             assert signal.getsignal(signal.SIGQUIT) is handler
             signal.raise_signal(signal.SIGQUIT)
         assert signal.getsignal(signal.SIGQUIT) is handler
     assert came == [signal.SIGQUIT]
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
-    with open(os.devnull, "w") as file:
+    with open(os.devnull, "w") as file, Worker(level=3, child_mode="thread") as w:
         faulthandler.register(signal.SIGQUIT, file)
         try:
-            with opened() as w:
-                w.start()
-                signal.raise_signal(signal.SIGQUIT)
+            w.start()
+            signal.raise_signal(signal.SIGQUIT)
         finally:
             faulthandler.unregister(signal.SIGQUIT)

@@ -198,50 +198,39 @@ def test_of_a_large_tensor_the_pieces_are_named(w):
 
 
 # ---------------------------------------------------------------- who else may write
-def write_last(args):
-    args.tensor(args.tensor_count() - 1).numpy()[:] = 7
-
-
 @pytest.mark.spec("SEE-INPUT-3")
 def test_what_a_task_may_write_through_another_tensor_is_not_compared(w):
     x = w.zeros(64)
-    handle, poking = w.register(write_last), w.register(by_ctypes)
+    handle, poking = w.register(harmless), w.register(by_ctypes)
+    x[0] = 7
     w.run(lambda orch, *_: orch.submit_sub(handle, make((x, T.INPUT), (x[32:], T.INOUT))))
     w.run(lambda orch, *_: orch.submit_sub(handle, make((x[::2], T.INPUT), (x[1::2], T.INOUT))))
     with pytest.raises(TaskError, match="write to INPUT"):  # interleaved views share nothing
         w.run(lambda orch, *_: orch.submit_sub(poking, make((x[::2], T.INPUT), (x[1::2], T.INOUT))))
 
 
-def wait_for(flags, number):
-    wait_until(lambda: flags[number])
-
-
-def signal_and_wait(args):
-    flags = args.tensor(1).numpy()
-    flags[0] = 1
-    wait_for(flags, 1)
-
-
-def wait_and_write(args):
-    flags = args.tensor(1).numpy()
-    wait_for(flags, 0)
-    args.tensor(0).numpy()[:] = 7
-    flags[1] = 1
+def either(args):
+    """Read while the other one writes, or, with the scalar 1, write while that reads."""
+    x, flags = args.tensor(0).numpy(), args.tensor(1).numpy()
+    if args.scalar(0) == 0:
+        flags[0] = 1
+        wait_until(lambda: flags[1])
+    else:
+        wait_until(lambda: flags[0])
+        x[:] = 7
+        flags[1] = 1
 
 
 @pytest.mark.spec("SEE-INPUT-3")
 def test_a_task_with_no_dep_may_write_meanwhile_whichever_is_submitted_first(w):
-    read, write = w.register(signal_and_wait), w.register(wait_and_write)
-    for order in (1, -1):
+    handle, tags = w.register(either), (T.INPUT, T.NO_DEP)
+    for order in ((0, 1), (1, 0)):
         x, flags = w.zeros(8), w.zeros(2, np.int64)
 
         def orch_fn(orch, args, config, x=x, flags=flags, order=order):
-            tasks = [
-                (read, make((x, T.INPUT), (flags, T.NO_DEP))),
-                (write, make((x, T.NO_DEP), (flags, T.NO_DEP))),
-            ]
-            for handle, args_ in tasks[::order]:
-                orch.submit_sub(handle, args_)
+            for i in order:
+                given = make((x, tags[i]), (flags, T.NO_DEP), scalars=[i])
+                orch.submit_sub(handle, given)
 
         w.run(orch_fn)
         assert x[0] == 7
@@ -264,10 +253,6 @@ def test_members_of_a_group_may_write_what_others_read(w):
     assert x[0] == 7
 
 
-def either(args):
-    (wait_and_write if args.scalar(0) else signal_and_wait)(args)
-
-
 @pytest.mark.spec("SEE-INPUT-3")
 def test_what_is_apart_from_no_dep_tensors_is_compared_and_the_next_run_begins_anew(w):
     x = w.zeros(64)
@@ -277,16 +262,15 @@ def test_what_is_apart_from_no_dep_tensors_is_compared_and_the_next_run_begins_a
         orch.submit_sub(handle, make((x[:8], T.NO_DEP)))
         orch.submit_sub(poking, make((x[16:], T.INPUT)))
 
-    with pytest.raises(TaskError, match="write to INPUT"):
-        w.run(apart)
-    w.run(lambda orch, *_: orch.submit_sub(handle, make((x, T.NO_DEP))))
-    with pytest.raises(TaskError, match="write to INPUT"):
-        w.run(lambda orch, *_: orch.submit_sub(poking, make((x, T.INPUT))))
+    for _ in range(2):
+        with pytest.raises(TaskError, match="write to INPUT"):
+            w.run(apart)
+        w.run(lambda orch, *_: orch.submit_sub(handle, make((x, T.NO_DEP))))
 
 
 # ---------------------------------------------------------------- before the start
 def wait_in_front(is_open: sr.InOut):
-    wait_for(is_open, 0)
+    wait_until(lambda: is_open[0])
 
 
 @sr.task
@@ -354,7 +338,7 @@ def closing():
 
 @sr.task(retries=1)  # so that the flag is not compared
 def _fill_when(is_open: sr.InOut, x: sr.InOut, value):
-    wait_for(is_open, 0)
+    wait_in_front(is_open)
     x[:] = value
 
 

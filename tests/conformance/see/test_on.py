@@ -120,14 +120,10 @@ def test_a_block_traces_the_child_workers_that_run_already(path, tmp_path, mode)
             assert not len(Trace.open(f"{file}.0").tasks)
 
 
-def end_yourself(orch, args, config):
-    os._exit(3)
-
-
 @pytest.mark.spec("SEE-ON-4")
 def test_a_child_worker_and_its_successor_have_files_beside_that_of_the_parent(path):
     with nest(path, "process") as w:
-        fatal, handle = w.register(end_yourself), w.register(inner)
+        fatal, handle = w.register(lambda orch, args, config: os._exit(3)), w.register(inner)
         with pytest.raises(WorkerLostError):
             w.run(lambda orch, args, config: orch.submit_next_level(fatal, worker=1))
         w.run(lambda orch, args, config: orch.submit_next_level(handle, worker=1))

@@ -23,16 +23,14 @@ def test_a_trace_has_tables(chained):
     assert ends.all() and trace.orch_waits()["for the end of the run"] > 0
 
 
-def small(orch, handle, x):
-    """Submit tasks whose buffers fill a ring of one page, so that some wait for room."""
-    for _ in range(20):
-        with orch.scope():
-            buffer = orch.alloc((2048,), np.int64)
-            orch.submit_sub(handle, make((buffer, T.INOUT)))
-
-
 @pytest.mark.spec("SEE-READ-1")
 def test_waits_for_room_and_the_memory_of_rings_are_there(traced):
+    def small(orch, handle, x):
+        for _ in range(20):  # each buffer fills the ring
+            with orch.scope():
+                buffer = orch.alloc((2048,), np.int64)
+                orch.submit_sub(handle, make((buffer, T.INOUT)))
+
     trace = traced(small, heap_ring_size=1 << 14)
     assert trace.orch_waits()["for room"] > 0
     assert trace.held["bytes"].max() == 1 << 14 and set(trace.held["ring"].tolist()) == {1}

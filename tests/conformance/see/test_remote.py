@@ -327,22 +327,16 @@ def test_a_file_that_is_gone_is_named_and_notes_that_were_dropped_there_are_coun
 
 # ---------------------------------------------------------------- how they travel
 @pytest.mark.spec("SEE-REMOTE-6")
-def test_records_come_while_a_run_goes_on(two, tmp_path):
+def test_records_come_in_pieces_while_a_run_goes_on_and_all_of_them(two, tmp_path):
     path = str(tmp_path / "a.trace")
 
     def orch_fn(orch, args, config):
-        orch.submit_next_level(two.handle(far_side.nothing), worker=1)
-        until_there(f"{path}.1", lambda trace: len(trace.runs) == 1)
+        for _ in range(4):
+            orch.submit_next_level(two.handle(far_side.many_buffers), worker=1)
+        until_there(f"{path}.1", lambda trace: len(trace.runs) >= 1)
 
     with two.worker.trace(path):
         two.worker.run(orch_fn)
-
-
-@pytest.mark.spec("SEE-REMOTE-6")
-def test_many_records_come_in_pieces_and_all_of_them(two, tmp_path):
-    path = str(tmp_path / "a.trace")
-    with two.worker.trace(path):
-        two.run(*[(far_side.many_buffers, None, {"worker": 1})] * 4)
     _, below = Trace.open(path).children
     assert not below.problem and not below.trace.dropped
     assert os.path.getsize(below.trace.path) > 2 * traces.PIECE

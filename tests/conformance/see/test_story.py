@@ -39,13 +39,7 @@ def invert(value):
 
 
 def vanish(value):
-    if value == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return value
-
-
-def die_in_run(args):
-    os.kill(os.getpid(), signal.SIGKILL)
+    return value or die.py_func(value)
 
 
 def chained(w, function):
@@ -74,12 +68,12 @@ def w():
 
 
 @pytest.mark.spec("SEE-STORY-1", "SEE-STORY-3")
-@pytest.mark.parametrize("function", [fail, die_in_run])
+@pytest.mark.parametrize("function", [fail, die.py_func])
 def test_the_error_of_a_run_names_state_worker_and_neighbours(function):
     with Worker(level=3, num_sub_workers=1, check=function is fail) as w:
         w.start()
         name, error = w._life.session.manager.name(0), chained(w, function)
-    assert isinstance(error, WorkerLostError) == (function is die_in_run)
+    assert isinstance(error, WorkerLostError) == (function is not fail)
     lines = error.story.splitlines()
     assert lines[0] == f"  task 3 ({function.__name__}) was RUNNING on {name}"
     assert lines[1] == "  it had waited for task 0 (buffer), task 2 (increase)"

@@ -43,12 +43,8 @@ def in_background(w, build, gate):
 def names_of(pid):
     """Return the names of the sockets on which a process answers."""
     name = top.NAME.format(pid=pid)
-    shown = (line.split()[-1] for line in sockets().splitlines())
+    shown = Path("/proc/net/unix").read_text().split()
     return [name] if name.replace("\0", "@") in shown else []
-
-
-def sockets():
-    return Path("/proc/net/unix").read_text()
 
 
 def until(ask_again, is_it):
@@ -98,24 +94,23 @@ def test_it_tells_what_each_worker_runs_and_what_waits(mode):
     assert later.alive == 7 and (later.pid, later.level) == (os.getpid(), 3)
 
 
+def stay(gate):
+    while gate[0] == 0:
+        pass
+
+
 @pytest.mark.spec("SEE-TOP-1")
 def test_the_queue_of_a_worker_has_what_it_was_given_and_what_waits_for_it():
     with Worker(num_sub_workers=2, mailbox_depth=2, child_mode="thread") as w:
         gate, task = w.zeros(1, np.int64), sr.task(stay, workers=[1])
         futures = [task(gate) for _ in range(5)]
-        until(w.top, lambda one: one.workers[1].state == "running")
-        one = until(w.top, lambda one: one.workers[1].queue == 4)
+        mine = ("running", 4)
+        one = until(w.top, lambda one: (one.workers[1].state, one.workers[1].queue) == mine)
         gate[0] = 1
-        for future in futures:
-            future.result()
+        assert [future.result() for future in futures] == [None] * 5
     assert one.workers[0] == Row("sub_worker 0", None, "idle")
     assert (one.program, one.workers[1].function) == ("calls", "stay")
     assert (one.ended, one.submitted) == (0, 5)
-
-
-def stay(gate):
-    while gate[0] == 0:
-        pass
 
 
 @pytest.mark.spec("SEE-TOP-1")
@@ -276,7 +271,7 @@ def test_what_cannot_be_shown_is_an_error_that_says_so(capsys):
 
 # ---------------------------------------------------------------- what it leaves
 def answering_threads():
-    return [one for one in threading.enumerate() if one.name == "simpler-top"]
+    return [one.name for one in threading.enumerate()].count("simpler-top")
 
 
 @pytest.mark.spec("SEE-TOP-4", "SEE-TOP-1")
@@ -289,7 +284,7 @@ def test_it_is_there_while_a_worker_is_open_and_shows_one_after_another(capsys):
         first.start()
         second.start()
         (name,) = names_of(us)
-        assert (len(answering_threads()), [len(one.workers) for one in ask(us)]) == (1, [1, 2])
+        assert (answering_threads(), [len(one.workers) for one in ask(us)]) == (1, [1, 2])
         assert main(["top", str(us), "--once"]) == 0
         assert capsys.readouterr().out == f"{first.top()}\n\n{second.top()}\n"
         first.close()
@@ -358,30 +353,17 @@ def test_workers_of_workers_are_below_them(mode):
 
 
 # ---------------------------------------------------------------- how it is shown
-def shown():
-    return top.Top(
-        pid=7,
-        level=3,
-        program="a run",
-        ended=1,
-        submitted=4,
-        for_inputs=1,
-        for_worker=0,
-        alive=4,
-        window=8,
-        workers=(
-            Row("sub_worker 0", 12, "running", 3, "increase", 75.5, 2),
-            Row("sub_worker 1", None, "idle"),
-        ),
-        rings=(top.RingRow(4, 1 << 20, 1 << 21),),
-    )
-
-
 @pytest.mark.spec("SEE-TOP-8", "SEE-TOP-1")
 def test_the_table_has_a_line_for_each_worker_also_in_a_notebook():
-    told = []
-    shown()._repr_pretty_(SimpleNamespace(text=told.append), False)
-    assert told == [str(shown())]
+    workers = (
+        Row("sub_worker 0", 12, "running", 3, "increase", 75.5, 2),
+        Row("sub_worker 1", None, "idle"),
+    )
+    numbers = {"ended": 1, "submitted": 4, "for_inputs": 1, "for_worker": 0, "alive": 4}
+    of_rings = {"window": 8, "rings": (top.RingRow(4, 1 << 20, 1 << 21),)}
+    shown, told = top.Top(7, 3, "a run", workers=workers, **numbers, **of_rings), []
+    shown._repr_pretty_(SimpleNamespace(text=told.append), False)
+    assert told == [str(shown)]
     assert told[0].splitlines() == [
         "Worker of level 3, process 7: a run, 1 of 4 tasks have ended",
         "  worker           pid  task  function     running  queue",
@@ -391,7 +373,7 @@ def test_the_table_has_a_line_for_each_worker_also_in_a_notebook():
         "  ring 0: 4 tasks, 1.0 MiB of 2.0 MiB",
         "  window: 4 of 8 tasks",
     ]
-    assert top.from_data(json.loads(json.dumps(dataclasses.asdict(shown())))) == shown()
+    assert top.from_data(json.loads(json.dumps(dataclasses.asdict(shown)))) == shown
 
 
 def shown_until(turn, ends, pid, monkeypatch, *options):

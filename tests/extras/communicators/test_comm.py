@@ -5,11 +5,11 @@ import os
 import socket
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from simpler_ref import TaskArgs
 from simpler_ref.extras.communicators import address_of
 from simpler_ref.native_chip import ChipError, ChipWorker
 from simpler_ref.system import regions
@@ -25,16 +25,12 @@ def name(tmp_path):
     return tmp_path / "rootinfo"
 
 
-def args_for(window, device_ctx, out, what, n=0):
+def args_for(window, device_ctx, out, what):
     """Return the arguments of the kernel, whose buffers are at the beginning of a window."""
-    args = TaskArgs()
-    args.add_tensor(ContinuousTensor.make(out.ctypes.data, out.shape, "int64"), k.T.INOUT)
-    for at, count, dtype in ((window, 4, "int64"), (window + 64, 4, "int32")):
-        there = ContinuousTensor.make(at, (count,), dtype, child_memory=True)
-        args.add_tensor(there, k.T.INOUT)
-    for scalar in (what, device_ctx, n):
-        args.add_scalar(scalar)
-    return args
+    places = {"data": window, "signals": window + 64}
+    context = SimpleNamespace(buffer_ptrs=places, device_ctx=device_ctx)
+    private = ContinuousTensor.make(out.ctypes.data, out.shape, "int64")
+    return k.args_for([context], 0, private, what)
 
 
 def together(size, act, devices=None):

@@ -4,7 +4,6 @@ import functools
 import itertools
 import resource
 import sys
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -91,14 +90,6 @@ def functions():
     return compile_kernel(FUNCTION)
 
 
-@contextmanager
-def prepared(chip, callable_):
-    """Yield the slot of a callable."""
-    chip.prepare(5, callable_)
-    yield 5
-    chip.unregister(5)
-
-
 def function(name, signature, *cores):
     """Return one of these functions, with its kernels."""
     return ChipCallable.build(signature, name, functions(), list(enumerate(cores)))
@@ -111,8 +102,8 @@ def run_diamond(chip, files, scalar=0, **flags):
     args = host_args(x, y, out, scalars=(scalar,))
     if flags.get("enable_dump_tensor") == 1:
         args.dump(0, 2)
-    with prepared(chip, function("diamond", [*K.ADD, D.SCALAR], K.add_core())) as slot:
-        chip.run_args(slot, args, files.config(**flags))
+    slot = chip.prepare_free(function("diamond", [*K.ADD, D.SCALAR], K.add_core()))
+    chip.run_args(slot, args, files.config(**flags))
     assert out.tolist() == (x + 3 * y).tolist()
     return x, y
 
@@ -268,12 +259,9 @@ def test_after_a_signal_between_two_steps_of_a_run_the_next_one_writes_its_files
 
 @pytest.mark.spec("FLAG-CHIP-1", "FLAG-CHIP-2", "FLAG-CHIP-5", "FLAG-CHIP-6", "FLAG-CHIP-8")
 def test_a_run_that_fails_has_what_was_done(chip, files):
-    config = files.config(**ALL)
-    with (
-        prepared(chip, function("half", [D.INOUT], K.mark_core(), K.bad_core())) as slot,
-        pytest.raises(ChipError, match=r"func_id 1 .* returned error 5"),
-    ):
-        chip.run_args(slot, host_args(np.zeros(BLOCKS, np.int32)), config)
+    slot = chip.prepare_free(function("half", [D.INOUT], K.mark_core(), K.bad_core()))
+    with pytest.raises(ChipError, match=r"func_id 1 .* returned error 5"):
+        chip.run_args(slot, host_args(np.zeros(BLOCKS, np.int32)), files.config(**ALL))
     ran = [one[1] for one in files.swimlane["aicore_tasks"]]
     assert ran.count(0) == 2 and ran.count(1) <= 3 and ran.count(2) == 1
     assert sorted(int(one["task_id"], 16) for one in files.pmu) == sorted(ran)
@@ -369,9 +357,8 @@ def test_what_launches_read_is_dumped_before_their_wave_and_what_they_write_afte
 @pytest.mark.spec("FLAG-CHIP-6")
 def test_inout_is_dumped_twice_and_scalars_once(chip, files):
     core = CoreCallable.build([D.INOUT, D.SCALAR], compile_kernel(NOTHING))
-    x, config = np.arange(4, dtype=np.int32), files.config(enable_dump_tensor=2)
-    with prepared(chip, ChipCallable.from_kernel(core)) as slot:
-        chip.run_args(slot, host_args(x, scalars=(1 << 60,)), config)
+    slot, x = chip.prepare_free(ChipCallable.from_kernel(core)), np.arange(4, dtype=np.int32)
+    chip.run_args(slot, host_args(x, scalars=(1 << 60,)), files.config(enable_dump_tensor=2))
     assert dumped(files) == [before(0, 0, x), before(0, 1, np.uint64(1 << 60)), after(0, 0, x)]
     scalar = files.dump["args"][1]
     assert (scalar["kind"], scalar["dtype"], scalar["role"]) == ("scalar", "UINT64", "input")

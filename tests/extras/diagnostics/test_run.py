@@ -16,13 +16,9 @@ from tests.kernels import kernels
 from .conftest import ALL, flagging, increase, make
 
 FILES = [
-    "args_dump/args.bin",
-    "args_dump/args_dump.json",
-    "chip_swimlane_records.json",
-    "deps.json",
+    *("args_dump/args.bin", "args_dump/args_dump.json", "chip_swimlane_records.json", "deps.json"),
+    *("l2_swimlane_records.json", "name_map_main.json", "pmu.csv", "scope_stats/scope_stats.jsonl"),
 ]
-FILES += ["l2_swimlane_records.json", "name_map_main.json", "pmu.csv"]
-FILES += ["scope_stats/scope_stats.jsonl"]
 
 
 @sr.leaf
@@ -38,15 +34,13 @@ def chain(orch, x, handle, *_):
 
 @pytest.mark.spec("FLAG-RUN-1")
 def test_each_flag_writes_its_file_and_no_other(tmp_path):
-    named = {"enable_dump_tensor": "args_", "enable_dep_gen": "deps"}
-    named["enable_l2_swimlane"] = ("l2_", "chip_")
+    begins = {"enable_dump_tensor": ("args_",), "enable_dep_gen": ("deps",), "enable_pmu": ("pmu",)}
+    begins |= {"enable_l2_swimlane": ("l2_", "chip_"), "enable_scope_stats": ("scope_",)}
     with flagging() as run:
         for flag, value in ALL.items():
             files = run(chain, tmp_path / flag, **{flag: value})
-            first = named.get(flag, flag.removeprefix("enable_"))
-            begins = "name_map", *([first] if isinstance(first, str) else first)
-            assert files.names() == [one for one in FILES if one.startswith(begins)]
-            assert len(files.names()) > 1
+            expected = [one for one in FILES if one.startswith(("name_map", *begins[flag]))]
+            assert files.names() == expected and len(expected) > 1
 
 
 @pytest.mark.spec("FLAG-RUN-2")
@@ -54,21 +48,18 @@ def test_a_run_without_flags_records_nothing_also_after_one_with_them(files):
     config = files.config(**ALL)
     with Worker(level=3, num_sub_workers=1, child_mode="thread") as w:
         handle, x = w.register(increase), w.zeros(8, np.int64)
-        mem, plain = w._session.engine.mem, w._session.engine.kernels
-        open_before = None
+        mem, plain, opened = w._session.engine.mem, w._session.engine.kernels, []
         for given in (None, config, None):
 
-            def main(orch, args, config, given=given):
-                on = given is not None
+            def main(orch, args, config, on=given is not None):
                 assert (mem[L.TRACING] != 0, mem[L.TRACE_EXTRAS] != 0) == (on, on)
                 assert (w._session.engine.kernels is plain) is not on
                 orch.submit_sub(handle, make((x, T.INOUT)))
 
             w.run(main, None, given)
-            if given is None and open_before is None:
-                assert not files.folder.exists()
-                open_before = set(os.listdir("/proc/self/fd"))
-        assert set(os.listdir("/proc/self/fd")) == open_before
+            opened.append(set(os.listdir("/proc/self/fd")))
+            assert files.folder.exists() == (len(opened) > 1)
+        assert opened[0] == opened[2]
         assert len(files.deps["tasks"]) == 1 and x.tolist() == [3] * 8
     assert files.names() == FILES
 

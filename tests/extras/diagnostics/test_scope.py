@@ -24,13 +24,9 @@ def program(orch, x, handle):
         orch.drain()
 
 
-def ignore(args):
-    pass
-
-
 @pytest.fixture(scope="module")
 def lines(tmp_path_factory):
-    with flagging(ignore) as run:
+    with flagging(lambda args: None) as run:
         return run(program, tmp_path_factory.mktemp("scopes"), enable_scope_stats=1).scopes
 
 

@@ -83,46 +83,25 @@ def defined(level=3, **entries):
     return scene_test(level=level)(type("Bad", (Adding,), {"CALLABLE": {"kernel": add}} | entries))
 
 
-@pytest.mark.spec("SCENE-CASE-1")
-@pytest.mark.parametrize(
-    ("entries", "error", "named"),
-    [
-        ({"level": 4}, ValueError, "level 2 or 3, got 4"),
-        ({"CALLABLE": {}}, TypeError, "CALLABLE"),
-        ({"CASES": [{"name": "a", "parameters": {}}]}, ValueError, "no entry 'parameters'"),
-        ({"CASES": [{"name": "a"}, {"name": "a"}]}, ValueError, "two cases of Bad"),
-    ],
-)
-def test_a_scene_is_refused_where_it_is_defined(entries, error, named):
-    with pytest.raises(error, match=named):
-        defined(**entries)
+UNNAMED = {"orchestration": print, "callables": [{"callable": print}]}
+REFUSED = [
+    (lambda: defined(4), ValueError, "level 2 or 3, got 4"),
+    (lambda: defined(CALLABLE={}), TypeError, "CALLABLE"),
+    (lambda: defined(CASES=[{"name": "a", "parameters": {}}]), ValueError, "no entry 'parameters'"),
+    (lambda: defined(CASES=[{"name": "a"}] * 2), ValueError, "two cases of Bad"),
+    (lambda: defined(2, CALLABLE={"orchestration": {}}).programs(), ValueError, "'function_name'"),
+    (lambda: defined(CALLABLE={"orchestration": 3}).programs(), TypeError, "orch, callables, args"),
+    (lambda: defined(CALLABLE=UNNAMED).programs(), ValueError, "'name'"),
+    (lambda: TaskArgsBuilder(3), TypeError, "got 3"),
+    (lambda: TaskArgsBuilder(Tensor("a b", np.zeros(1))), ValueError, "'a b'"),
+    (lambda: TaskArgsBuilder(Scalar("a", 1), Scalar("a", 2)), ValueError, "two arguments"),
+    (lambda: TaskArgsBuilder(Scalar("a", 1), Tensor("b", [1])), ValueError, "all tensors first"),
+    (lambda: TaskArgsBuilder(Tensor("a", np.array([None]))), TypeError, "Python objects"),
+]
 
 
 @pytest.mark.spec("SCENE-CASE-1")
-@pytest.mark.parametrize(
-    ("level", "callable_", "error", "named"),
-    [
-        (2, {"orchestration": {}}, ValueError, "'function_name'"),
-        (3, {"orchestration": 3}, TypeError, "orch, callables, args, config"),
-        (3, {"orchestration": print, "callables": [{"callable": print}]}, ValueError, "'name'"),
-    ],
-)
-def test_callables_that_say_too_little_are_refused(level, callable_, error, named):
+@pytest.mark.parametrize(("make", "error", "named"), REFUSED)
+def test_scenes_callables_and_arguments_are_refused_where_they_are_made(make, error, named):
     with pytest.raises(error, match=named):
-        defined(level, CALLABLE=callable_).programs()
-
-
-@pytest.mark.spec("SCENE-CASE-1")
-@pytest.mark.parametrize(
-    ("specs", "error", "named"),
-    [
-        ([3], TypeError, "got 3"),
-        ([Tensor("a b", np.zeros(1))], ValueError, "'a b'"),
-        ([Scalar("a", 1), Scalar("a", 2)], ValueError, "two arguments"),
-        ([Scalar("a", 1), Tensor("b", np.zeros(1))], ValueError, "all tensors first"),
-        ([Tensor("a", np.array([None]))], TypeError, "Python objects"),
-    ],
-)
-def test_arguments_are_refused_where_they_are_made(specs, error, named):
-    with pytest.raises(error, match=named):
-        TaskArgsBuilder(*specs)
+        make()
