@@ -3,6 +3,7 @@
 ``python -m simpler_ref trace FILE`` shows a trace, see `trace/reader.py`.
 ``python -m simpler_ref top PID`` shows what a running process does, see `workers/top.py`.
 ``python -m simpler_ref compile`` puts compiled kernels into the package, for images and wheels.
+``python -m simpler_ref check FILE`` judges a scheduler trace by the rules, see `check/checker.py`.
 
 Rule     SPEED-WAIT-1
 """
@@ -30,9 +31,13 @@ def main(arguments: list[str]) -> int:
 
         print(pack())
         return 0
+    if arguments[:1] == ["check"]:
+        from .check.checker import main as check_trace
+
+        return check_trace(arguments[1:])
     if len(arguments) > 1 or not all(word.isdigit() for word in arguments):
         print(
-            "usage: python -m simpler_ref [workers | trace FILE | top PID | compile]",
+            "usage: python -m simpler_ref [workers | trace FILE | top PID | check FILE | compile]",
             file=sys.stderr,
         )
         return 2

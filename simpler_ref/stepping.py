@@ -9,7 +9,7 @@ another, and look at what each has changed::
     stepper.orch.scope_end()       stepper.collect()             stepper.workers[0].serve(): both
     stepper.reclaim()              stepper.run_pass(): all three
 
-`stepper.show()` prints tasks, queues, workers, rings, scopes and keys.
+`stepper.show()` prints tasks, queues, workers, rings, scopes and keys; in a notebook a Stepper is drawn.
 Each part can also be had alone, with the documents' methods, over a small memory of its own: `Ring`,
 `TensorMap`, `Scope`, `TaskSlots`, `Mailbox`, `Scheduler`, `WorkerThread`, `WorkerManager`. All of them
 call the kernels that every Worker runs.
@@ -19,9 +19,11 @@ Rule     HIER-API-1, HIER-STEP-1, HIER-STEP-2, HIER-STEP-3
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from html import escape
 from threading import get_ident
 from typing import Any
 
@@ -43,8 +45,9 @@ from .engine.view.mailbox import MailboxView, ReceivedArgs
 from .engine.view.slots import Names, TaskView
 from .jit import layout as L
 from .model import visibility
-from .model.enums import MailboxState, WorkerType
+from .model.enums import MailboxState, TaskState, WorkerType
 from .orch.orchestrator import Orchestrator, orchestrator_of
+from .step_trace import StepTrace, trace_file
 from .system.values import position
 from .worker import Worker
 from .workers.loop import LocalCallables
@@ -305,6 +308,8 @@ class Steps(TaskSlots, Scheduler):
         self.ring = RingView(self._engine, self.names)
         self.tensormap, self.scope = TensorMap(self._engine), Scope(self._engine)
         self.workers = [WorkerThread(None, self._engine, i) for i in range(self._view.workers)]
+        self._known: dict[int, TaskView] = {}
+        """Each task of the run that a look has found, as it was last."""
         self._seen: dict[tuple[int, int], str] = {}
         """The names of tensors outside of the rings."""
 
@@ -336,20 +341,36 @@ class Steps(TaskSlots, Scheduler):
         return self._tasks(self._view.consumers(self._slot(task)))
 
     # ------------------------------------------------------------ looking at it
-    def _place(self, address: int, owner: int) -> str:
-        """Return where a tensor is: its offset in a ring, or a name in the order of their uses."""
+    def _look(self) -> list[TaskView]:
+        """Return a look at each live task."""
+        found = [self.slot_state(task) for task in self.live_tasks()]
+        for one in found:
+            before = self._known.get(one.task_id)
+            for args in one.task_args_list:
+                for tensor in args.tensors:
+                    self._place(tensor.data, -1)
+            producers = one.fanin_producers or (before.fanin_producers if before else ())
+            self._known[one.task_id] = one._replace(fanin_producers=producers)
+        for gone in self._known.keys() - {one.task_id for one in found}:
+            self._known[gone] = self._known[gone]._replace(state=TaskState.FREE)
+        return found
+
+    def _in_ring(self, address: int) -> tuple[int, int] | None:
+        """Return the ring that an address is in, and its offset there; None if it is in none."""
         for number in range(self.ring.ring_count()):
             offset = address - self.ring.heap_base(number)
             if 0 <= offset < self.ring.heap_size(number):
-                return f"ring {number} + {offset}"
+                return number, offset
+        return None
+
+    def _place(self, address: int, owner: int) -> str:
+        """Return where a tensor is: its offset in a ring, or a name in the order of their uses."""
+        if (found := self._in_ring(address)) is not None:
+            return f"ring {found[0]} + {found[1]}"
         return self._seen.setdefault((address, owner), f"t{len(self._seen)}")
 
     def __str__(self) -> str:
-        tasks = [self.slot_state(task) for task in self.live_tasks()]
-        for args in (args for one in tasks for args in one.task_args_list):
-            for tensor in args.tensors:  # has its name by its first task
-                self._place(tensor.data, -1)
-        rows = [_row(*_COLUMNS), *(_row(*_cells(one)) for one in tasks), ""]
+        rows = [_row(*_COLUMNS), *(_row(*_cells(one)) for one in self._look()), ""]
         others = self._others()
         width = max([12, *map(len, others)])
         rows += [f"{what:<{width}} {text}" for what, text in others.items()]
@@ -384,6 +405,11 @@ class Steps(TaskSlots, Scheduler):
     def show(self) -> None:
         """Print tasks, queues, mailboxes, rings, scopes and keys."""
         print(self)
+
+    def _repr_svg_(self) -> str:
+        """Draw the tasks and their edges, with what there is beside them, for a notebook."""
+        self._look()
+        return _drawn(self._known, self._others())
 
 
 def _listed(tasks: Any) -> str:
@@ -423,6 +449,63 @@ def _cells(one: TaskView) -> tuple[str, ...]:
     )
 
 
+_COLOURS = {
+    TaskState.FREE: "#eeeeee",
+    TaskState.PENDING: "#dddddd",
+    TaskState.READY: "#ffe08a",
+    TaskState.RUNNING: "#9ecbff",
+    TaskState.COMPLETED: "#a8e6a3",
+    TaskState.CONSUMED: "#d8c8f0",
+    TaskState.FAILED: "#ffaaaa",
+}
+_WIDE, _HIGH, _ACROSS, _DOWN = 132, 40, 148, 84
+"""Of a task, and from one to the next."""
+
+
+def _drawn(tasks: dict[int, TaskView], others: dict[str, str]) -> str:
+    """Return a picture: a task stands below all those that it needs, an arrow leads from each of them."""
+    rows: dict[int, int] = {}
+    places: dict[int, tuple[int, int]] = {}
+    used: Counter[int] = Counter()
+    for task in sorted(tasks):
+        row = max((rows[one] + 1 for one in tasks[task].fanin_producers if one in rows), default=0)
+        places[task] = 8 + used[row] * _ACROSS, 8 + row * _DOWN
+        rows[task] = row
+        used[row] += 1
+    arrows, boxes = [], []
+    for task, (x, y) in places.items():
+        look = tasks[task]
+        for left, top in (places[one] for one in look.fanin_producers if one in places):
+            arrows.append(
+                f'<path d="M{left + _WIDE // 2},{top + _HIGH} L{x + _WIDE // 2},{y}" '
+                'stroke="black" marker-end="url(#to)"/>'
+            )
+        counts = f"{look.fanout_released}/{look.fanout_total + 1}" if look.state else ""
+        boxes.append(
+            f'<rect x="{x}" y="{y}" width="{_WIDE}" height="{_HIGH}" rx="6" stroke="black" '
+            f'fill="{_COLOURS[look.state]}"/>'
+            f'<text x="{x + 8}" y="{y + 16}">{task} {escape((look.callable or "alloc")[:16])}</text>'
+            f'<text x="{x + 8}" y="{y + 32}">{look.state.name}</text>'
+            f'<text x="{x + _WIDE - 8}" y="{y + 32}" text-anchor="end">{counts}</text>'
+        )
+    below = 20 + _DOWN * (1 + max(rows.values(), default=-1))
+    for i, (what, text) in enumerate(others.items()):
+        boxes.append(f'<text x="8" y="{below + 18 * i}">{escape(what)}: {escape(text)}</text>')
+    wide = max([300, *(x + _ACROSS for x, _ in places.values())])
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" '
+            f'height="{below + 18 * len(others)}" font-family="sans-serif" font-size="12">',
+            '<rect width="100%" height="100%" fill="white"/>'
+            '<marker id="to" markerWidth="8" markerHeight="8" refX="7" refY="4" orient="auto">'
+            '<path d="M0,0 L8,4 L0,8 z"/></marker>',
+            *arrows,
+            *boxes,
+            "</svg>",
+        ]
+    )
+
+
 # ---------------------------------------------------------------- with a Worker and its Orchestrator
 class _Orchestrator(Orchestrator):
     """An Orchestrator beside which nothing moves by itself."""
@@ -444,6 +527,8 @@ class Stepper(Steps):
     ----------
     worker : Worker, optional
         One that is not open yet; by default one made with the options, two sub workers and small rings.
+    record : path, optional
+        A file for a scheduler trace of all steps, written by `close`.
 
     Attributes
     ----------
@@ -453,12 +538,13 @@ class Stepper(Steps):
         That of the open run.
     """
 
-    def __init__(self, worker: Worker | None = None, **options: Any) -> None:
+    def __init__(self, worker: Worker | None = None, *, record: Any = None, **options: Any) -> None:
         defaults = {"num_sub_workers": 2, "heap_ring_size": 1 << 16, "alloc_timeout_s": 0}
         self.worker = Worker(3, **defaults | options) if worker is None else worker
         life = self.worker._life
         if life.session is not None or life.entered:
             raise RuntimeError("this Worker is open already: give a Stepper one that is not")
+        path = None if record is None else trace_file(record, self.worker._life.options)
         self.worker.init()
         session = self.worker._session
         assert session is not None
@@ -472,6 +558,7 @@ class Stepper(Steps):
             thread.run = partial(self._run, thread.index)  # type: ignore[method-assign]
             thread.start()
         self._outer = visibility.current.check, visibility.current.kept
+        self._steps_taken = None if path is None else StepTrace(self, path)
         self._open_run()
 
     def register(self, target: Callable[..., Any]) -> Any:
@@ -520,6 +607,8 @@ class Stepper(Steps):
         self.orch.__class__ = _Orchestrator
         self.orch._open(*self._session.words)
         self._session.orch = self.orch
+        if self._steps_taken is not None:
+            self._steps_taken.begin_run()
         life = self.worker._life  # this thread is that of the run: no other may begin
         life.running, life._runner = True, get_ident()
         self._steps.hold_pass(self._mem)  # a submit leaves its pass out then
@@ -545,10 +634,13 @@ class Stepper(Steps):
             )
         self._kernels.end_run(self._mem)
         self._steps.give_pass(self._mem)
+        self._known.clear()
         self._open_run()
 
     def close(self) -> None:
         """Close the Worker."""
+        if self._steps_taken is not None:
+            self._steps_taken.save()
         self.orch._close()
         self._steps.give_pass(self._mem)
         for table in self._tables.values():

@@ -23,11 +23,11 @@ from simpler_ref.jit import layout as L
 
 PACKAGE = Path(simpler_ref.__file__).parent
 LAYERS = [
-    *({"errors", "version"}, {"jit"}, {"system"}, {"model"}, {"engine"}, {"trace"}),
+    *({"errors", "version"}, {"check"}, {"jit"}, {"system"}, {"model"}, {"engine"}, {"trace"}),
     *({"callables"}, {"workers"}, {"native_chip"}, {"orch"}, {"calls"}, {"remote"}),
     {
         *("worker", "orchestrator", "task_interface", "callable_identity", "remote_l3_protocol"),
-        *("env_manager", "log_levels", "stepping"),
+        *("env_manager", "log_levels", "stepping", "step_trace"),
     },
     *({"apart"}, {"", "__main__", "compat", "endpoint"}, {"adapters"}, {"extras"}),
 ]

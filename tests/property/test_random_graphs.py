@@ -14,11 +14,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from simpler_ref.jit import layout as L
-from simpler_ref.jit.kernel import INTERPRETED
-
-from ..support import DEADLINE_S, Arg, Driver, Member, wait_until
-from .reference import (
+from simpler_ref.check.model import (
     INOUT,
     INPUT,
     NEXT_LEVEL,
@@ -27,10 +23,14 @@ from .reference import (
     OUTPUT_EXISTING,
     SUB,
     ModelTensor,
-    Reference,
     Refused,
     host_tensors,
 )
+from simpler_ref.jit import layout as L
+from simpler_ref.jit.kernel import INTERPRETED
+
+from ..support import DEADLINE_S, Arg, Driver, Member, wait_until
+from .reference import Reference
 
 STATES = ["FREE", "PENDING", "READY", "RUNNING", "COMPLETED", "CONSUMED", "FAILED"]
 MAIL = {L.IDLE: "IDLE", L.TASK_READY: "TASK_READY", L.CONTROL_DONE: "CONTROL"}
@@ -51,13 +51,16 @@ class Chosen:
     def __init__(self, given):
         self.given = given
 
-    def worker(self, task):
+    def starts(self, task):
+        return any(task is one for given in self.given.values() for one, _ in given)
+
+    def worker(self, task, workers):
         found = [w for w in self.given if (task, None) in self.given[w]]
         assert len(found) < 2, f"{found} have {task}"
         return found[0] if found else None
 
-    def places(self, group):
-        return {w: m for w, given in self.given.items() for one, m in given if one is group}
+    def places(self, group, idle):
+        return {w: m for w in idle for one, m in self.given[w] if one is group}
 
 
 class Program:

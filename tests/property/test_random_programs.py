@@ -17,13 +17,14 @@ from numpy.lib.stride_tricks import as_strided
 
 from simpler_ref import ContinuousTensor, DataType, Rows
 from simpler_ref import TensorArgType as T
+from simpler_ref.check.model import SUB, ModelTensor
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.task_interface import make_tensor
 
 from ..by_hand import ByHand
 from ..support import Driver, make_args
-from .reference import SUB, ModelTensor, Reference
+from .reference import Reference
 
 pytestmark = pytest.mark.kernels
 

@@ -1,9 +1,9 @@
 """Has the package take the steps of tag-walks.json, rings.json and scheduler.json."""
 
 from simpler_ref import RingFullError
-from simpler_ref.engine.view import slots
 from simpler_ref.jit import layout as L
 from simpler_ref.orchestrator import Ring
+from simpler_ref.step_trace import look
 from simpler_ref.task_interface import TensorArgType
 
 from ..support import Arg, Driver, Member
@@ -11,7 +11,6 @@ from ..support import Arg, Driver, Member
 POOLS = ("NEXT_LEVEL", "SUB")
 WALKERS = {"next_level": 4, "sub": 16}
 OUTCOMES = {"SUCCESS": L.SUCCESS, "TASK_FAILURE": L.TASK_FAILURE, "SKIPPED": L.SKIPPED}
-ERRORS = {L.TASK_FAILURE: "TASK_FAILURE", L.ENDPOINT_FAILURE: "ENDPOINT_FAILURE"}
 OPEN = {"worker", "end", "top", "tail"}
 """Keys under which null means: whichever."""
 
@@ -167,51 +166,7 @@ def as_open_as(expected, found, key=""):
 class Trace(Player):
     def take(self, do, **words):
         told = super().take(do, **words)
-        return told | self.look({number: name for name, number in self.ids.items()})
-
-    def look(self, names):
-        """Return what a trace says of tasks, which have names by their ids, after a step."""
-        states, refs = {}, {}
-        for task, name in names.items():
-            slot = slots.find(self.mem, task)
-            states[name] = "FREE"
-            if slot is not None:
-                found = slots.read_slot(self.mem, slot)
-                states[name] = found.state.name
-                refs[name] = [found.fanout_total, found.fanout_released]
-        running, error = self.running(names), self.first_error(names)
-        return {"states": states, "refs": refs, "running": running, "error": error}
-
-    def in_pool(self, worker):
-        return worker - next(p.start for p in map(self.driver._view.pool, (0, 1)) if worker in p)
-
-    def running(self, names):
-        found = {}
-        for thread in self.driver.workers:
-            words = thread._words
-            for slot in words.given_slots():
-                row = {
-                    "member": words.member - 1 if words.member else None,
-                    "worker": self.in_pool(thread.index),
-                    "mailbox": thread.mailbox.read_state().name,
-                    "skip": self.driver.word(thread.index, L.W_SKIP) != 0,
-                }
-                found.setdefault(names[self.driver._view.task_of(slot)[0]], []).append(row)
-        return {
-            name: sorted(rows, key=lambda row: row["member"] or 0) for name, rows in found.items()
-        }
-
-    def first_error(self, names):
-        view = self.driver._view
-        if not view.has_failed:
-            return None
-        first = view.first_failure()
-        return {
-            "outcome": ERRORS[first.outcome],
-            "task": names[first.task],
-            "worker": -1 if first.worker < 0 else self.in_pool(first.worker),
-            "member": None if first.member < 0 else first.member,
-        }
+        return told | look(self.driver, {number: name for name, number in self.ids.items()})
 
     def do_pass(self):
         self.driver.run_pass()

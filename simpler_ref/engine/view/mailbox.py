@@ -20,7 +20,7 @@ from ...model.scalars import as_float, as_it_went_in
 from ...model.tensor import ContinuousTensor
 from ...model.wire import COUNTS_BYTES, SCALAR_BYTES, TAG_AT, TENSOR_BYTES, without_tag
 from ...system.values import position
-from . import trace_size, word_at
+from . import flag_at, trace_size, word_at
 from .layouts import Layouts
 
 if TYPE_CHECKING:
@@ -336,6 +336,8 @@ class MailboxView:
     """Number of the current task in the trace."""
     member: int = word_at(L.W_MEMBER)
     """Which member of a group the current task is, plus 1; 0 for a single task."""
+    is_skipped: bool = flag_at(L.W_SKIP)
+    """Whether the worker was told that it need not start the current task."""
 
     @property
     def is_traced(self) -> bool:

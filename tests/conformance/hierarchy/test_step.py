@@ -1,6 +1,7 @@
 """HIER-STEP: an engine moved by hand."""
 
 import threading
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest

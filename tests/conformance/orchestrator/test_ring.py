@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simpler_ref import ContinuousTensor, DataType, RingFullError, Worker
+from simpler_ref.check import model as reference
 from simpler_ref.jit import layout as L
 from simpler_ref.orchestrator import Ring
 from simpler_ref.task_interface import TensorArgType as T
-from tests.property import reference
 from tests.support import DEADLINE_S, Driver, key, make_args, wait_until
 
 pytestmark = pytest.mark.kernels
@@ -192,7 +192,7 @@ class Pair:
         return L.WOULD_BLOCK if full else None
 
     def adopt(self, slot, index, size):
-        task = reference.ModelTask(self.ids, index)
+        task = reference.ModelTask(self.ids, index, "FREE")
         self.ids += 1
         ring = self.reference[index]
         address = ring.claim(task, ring.place(size), size)
