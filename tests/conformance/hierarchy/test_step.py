@@ -134,7 +134,12 @@ def test_a_full_wiring_queue_is_told_as_what_it_is_and_wiring_makes_room(stepper
 
 @pytest.mark.spec("HIER-STEP-3")
 def test_show_prints_tasks_queues_mailboxes_rings_scopes_and_keys(stepper, capsys):
+    """A picture has a box for each task and an arrow for each edge."""
     pair(stepper)
+    picture = ElementTree.fromstring(stepper._repr_svg_())
+    kinds = [one.tag.rpartition("}")[2] for one in picture]
+    assert {"0 double", "1 double", "PENDING", "wiring: 0 1"} <= {*picture.itertext()}
+    assert (kinds.count("path"), kinds.count("rect")) == (1, 1 + 2)
     stepper.orch.alloc((4,), "uint8")
     stepper.wire()
     stepper.dispatch()
