@@ -8,9 +8,8 @@ import sys
 
 import numpy as np
 
-from simpler_ref.remote.keys import KeyPair
-from simpler_ref.remote.mover import Mover
-from simpler_ref.remote.windows import Window
+from simpler_ref.remote.connection import KeyPair
+from simpler_ref.remote.mover import Mover, Window
 
 KEY = 1
 NBYTES = 64 << 20

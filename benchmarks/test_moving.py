@@ -15,9 +15,8 @@ import numpy as np
 from conftest import Round
 from mover_peer import KEY, NBYTES
 
-from simpler_ref.remote.keys import KeyPair, new_pair
-from simpler_ref.remote.mover import Mover
-from simpler_ref.remote.windows import Span
+from simpler_ref.remote.connection import KeyPair, new_pair
+from simpler_ref.remote.mover import Mover, Span
 
 SMALL = 200
 

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 
 from .errors import RemoteError, WorkerStartError
+from .remote.connection import read_pair, write_pair
 from .remote.daemon import Daemon
 from .remote.fleets import Announcement, read_manifest, to_line
-from .remote.keys import read_pair, write_pair
 from .remote.limits import ANY_MODULE
 
 FROM_SSH = "ssh"

@@ -24,17 +24,17 @@ from simpler_ref.model.config import CallConfig
 from simpler_ref.model.enums import DataType, TensorArgType
 from simpler_ref.model.tensor import ContinuousTensor
 from simpler_ref.remote.connection import Order
+from simpler_ref.remote.controls import InnerCallable
 from simpler_ref.remote.copies import ComingCopy, Copies
 from simpler_ref.remote.directory import HOME, CopyPlan, Plan, uses_of
-from simpler_ref.remote.dispatcher import InnerCallable
 from simpler_ref.remote.frames import OwnFrameType
 from simpler_ref.remote.limits import (
     COUNTERS,
     REMOTE_BUFFER_ACCESS_READ,
     REMOTE_BUFFER_ACCESS_WRITE,
 )
-from simpler_ref.remote.link_tasks import Bringing, LinkTask, LinkTasks, RunTasks
-from simpler_ref.remote.parent_memory import ParentMemory
+from simpler_ref.remote.link_tasks import LinkTask, LinkTasks, RunTasks
+from simpler_ref.remote.parent_memory import Homing, Missing, ParentMemory
 from simpler_ref.remote.parent_tensors import ParentTensors
 from simpler_ref.remote.session_tasks import SessionTasks
 from simpler_ref.remote.side_by_side import SideBySide
@@ -46,6 +46,7 @@ from simpler_ref.remote.tasks import (
     encode_task_payload,
 )
 
+from .endpoints import validate
 from .raw_session import SESSION
 
 DIGEST = bytes(32)
@@ -403,19 +404,21 @@ class Tasks(RunTasks):
             (one,) = plan.tensors
             held = next(held for held in play.directory if held.key == one.key)
             tensor = (held.use.start - play.memory.ctypes.data) // SIZE
-            return Bringing(plan, home, play._tensor(tensor, INOUT))
+            address = int.from_bytes(play._tensor(tensor, INOUT)[:SIZE], "little")
+            return Homing(one.key, one.reads, one.reads, address, SIZE)
         task = play.program[index]
         wires = [play._tensor(*one) for one in task.tags.items()]
-        missing = self._missing(plan, wires)
+        addresses = [int.from_bytes(wire[:SIZE], "little") for wire in wires]
+        missing = Missing()
+        self.find_missing(plan, missing, lambda i: (addresses[i], SIZE))
         short, coming = missing.short, missing.coming
-        for one, wire in zip(plan.tensors, wires, strict=True):
-            address = int.from_bytes(wire[:SIZE], "little")
+        for one, address in zip(plan.tensors, addresses, strict=True):
             if one.key in short and not play.is_in_frame(address):
                 coming[one.key] = ComingCopy(one.key, one.reads, SIZE), address
                 del short[one.key]
         play.moved += len(short)
-        message = message_of(task, index, plan, self.copied(plan, [""] * len(wires), short))
-        return LinkTask(self, message, coming)
+        message = self.with_copies(message_of(task, index), plan, [""] * len(wires), missing)
+        return LinkTask(self, message, missing)
 
 
 class Movers:
@@ -439,7 +442,7 @@ class FakeLink:
         self.answers = {}
         self.losses = [0]
         self.tasks = LinkTasks(self, play.homes[where])
-        self.kind = Tasks(self, play.homes[where], None, Movers(play), self.losses)
+        self.kind = Tasks(self, play.homes[where], Movers(play), None, self.losses)
         self._order = Order(1, where)
         self.most_ahead = 0
         self.session_id = SESSION
@@ -473,14 +476,13 @@ class FakeLink:
             self.session.of.require_alive()
 
 
-def message_of(task, index, plan, copied):
+def message_of(task, index):
     """Return the RUN of a task."""
     tensors = [ContinuousTensor(0, (1, SIZE), DataType.UINT8) for _ in task.tags]
     beside = [RemoteTensorSidecar() for _ in tensors]
     wire = TaskPayloadWire(DIGEST, CallConfig(), RemoteTaskArgsWire(tensors, beside, [index], b""))
     tags = bytes([3] * len(tensors))
-    run = Run(encode_task_payload(wire), tags, b"\0")
-    return run._replace(run=plan.run, tensors=copied, dropped=plan.dropped)
+    return Run(encode_task_payload(wire), tags, b"\0")
 
 
 # ---------------------------------------------------------------- a play
@@ -712,7 +714,7 @@ class Play:
     # ------------------------------------------------------------ loss, and the end
     def _look(self):
         for session in self.of_link:
-            session.copies.validate()
+            validate(session.copies)
         if self.lost is not None and self.actors.points == self.lost[1]:
             self.of_link[self.lost[0]].is_lost = True
         self._give()
@@ -808,9 +810,9 @@ class SideBySideServed(Served):
         self.dispatcher = SimpleNamespace(find=lambda _digest: target)
         self._has_several = True
         fetchers = of.copies, lambda: self.fetchers
-        self._beside = SideBySide(self._stream, *fetchers, lambda: None)
+        self._beside = SideBySide(self.stream_of, *fetchers, lambda: None)
 
-    def _stream(self):
+    def stream_of(self):
         return self.sub_workers
 
     def _wait(self, for_frames):

@@ -17,8 +17,8 @@ from simpler_ref import (
     TensorArgType,
     Worker,
 )
-from simpler_ref.remote import ProcessFleet, fail_points
-from simpler_ref.remote.copies import Copies
+from simpler_ref.remote import ProcessFleet
+from simpler_ref.remote.copies import Copies, CopyState
 
 from . import far_side
 from .support import make_args
@@ -138,16 +138,6 @@ def reference(buffer, offset=0, count=None):
     return RemoteTensorRef(buffer, offset, None if count is None else (count,), np.float32)
 
 
-def arm(point, folder, monkeypatch):
-    """Let the first to come to a point die there; return the file that is gone then."""
-    once = folder / "once"
-    once.touch()
-    armed = f"{point}:{once}"
-    monkeypatch.setenv("SIMPLER_REF_FAIL_AT", armed)  # for sessions
-    monkeypatch.setattr(fail_points, "armed", armed)  # for links
-    return once
-
-
 def fresh(count=COUNT):
     """Return an OUTPUT without memory."""
     return ContinuousTensor.make(0, (count,), DataType.FLOAT32)
@@ -162,6 +152,17 @@ def store():
         withdraw=offered.pop,
     )
     return Copies(mover, lambda nbytes: np.zeros(nbytes, np.uint8)), offered
+
+
+def validate(copies):
+    """Assert what holds of all copies whenever no thread is in the middle of something."""
+    with copies._lock:
+        for name, one in copies._coming.items():
+            assert (one.state, one.version) == (CopyState.COMING, name[1]), one.told()
+        for one in copies._copies.values():
+            assert one.state in (CopyState.HERE, CopyState.CHANGING), one.told()
+            is_here = one.state == CopyState.HERE
+            assert bool(one.window) == bool(one.version) == is_here, one.told()
 
 
 def program(endpoints=2, depth=1, **spec):

@@ -52,11 +52,10 @@ def say(text):
 
 
 def main(group, silence_s, middle):
-    from simpler_ref.remote import mover
-    from simpler_ref.remote.keys import KeyPair
-    from simpler_ref.remote.windows import Window
+    from simpler_ref.remote.connection import KeyPair
+    from simpler_ref.remote.mover import Mover, Window
 
-    made = mover.Mover("tcp://127.0.0.1:*", KeyPair(*group) if group else None, silence_s)
+    made = Mover("tcp://127.0.0.1:*", KeyPair(*group) if group else None, silence_s)
     memory = (ctypes.c_char * NBYTES)()
     made.offer(Window(KEY, ctypes.addressof(memory), NBYTES))
     windows, served, released = made._windows, [], threading.Event()

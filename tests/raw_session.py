@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 import zmq
 
 from simpler_ref import __version__
-from simpler_ref.remote.connection import Order, prepare
+from simpler_ref.remote.connection import KeyPair, Order, new_pair, prepare, secure_client
 from simpler_ref.remote.fleets import Manifest, ProcessFleet
 from simpler_ref.remote.frames import (
     FrameType,
@@ -17,7 +17,6 @@ from simpler_ref.remote.frames import (
     encode_control,
     encode_hello,
 )
-from simpler_ref.remote.keys import KeyPair, new_pair, secure_client
 from simpler_ref.remote.session_frames import profile
 
 SESSION, ENDPOINT = 77, 3

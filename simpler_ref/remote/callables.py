@@ -147,7 +147,7 @@ class Registration:
 
     @property
     def is_of_calls(self) -> bool:
-        """Whether its tasks are calls, each of which names its function; see `remote.link_calls`."""
+        """Whether its tasks are calls, each of which names its function; see `remote.link_tasks`."""
         return not self.command
 
     @cached_property

@@ -1,9 +1,12 @@
-"""One connection between a parent and a session: frames in order, and how its end is noticed.
+"""Connections: frames in order, how the end of one is noticed, and who may connect.
 
 ZeroMQ carries the frames, and its heartbeats tell a silent peer; they are answered by a thread of its own
 that needs no lock of Python's. A connection is never made again: who has lost it has lost the session.
 
-Rule     REMOTE-LINK-7, REMOTE-FAIL-4, REMOTE-HEALTH-1
+With CURVE, a server proves with its secret key that it is the one whose public key the client has; a
+client proves with its own that it is one of those that the server admits. All between them is encrypted.
+
+Rule     REMOTE-LINK-7, REMOTE-FAIL-4, REMOTE-HEALTH-1, REMOTE-TRUST-1, REMOTE-TRUST-2
 """
 
 from __future__ import annotations
@@ -11,13 +14,23 @@ from __future__ import annotations
 import importlib
 import logging
 import math
+import os
 import struct
-from typing import Any
+import threading
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from ..errors import RemoteError
 from .fields import WireError
 from .frames import AnyFrameType, Frame, FrameHeader, FrameType, decode_frame, encode_frame
 from .limits import FRAME_HEADER_BYTES, MAX_FRAME_PAYLOAD_BYTES
+
+if TYPE_CHECKING:
+    from zmq import Context, Socket
 
 log = logging.getLogger("simpler_ref")
 
@@ -100,20 +113,6 @@ def receive_parts(socket: Any, most_copied: int = 1 << 30) -> list[Any]:
             return parts
 
 
-REFUSALS = 0x0800 | 0x2000
-"""ZMQ's EVENT_HANDSHAKE_FAILED_NO_DETAIL, of a client that has noticed first, and _PROTOCOL."""
-
-
-def log_refusal() -> None:
-    """Log that a monitor tells of a client that is not admitted: one of `REFUSALS`.
-
-    One that only has a key of its own that is not admitted is logged where that is asked about.
-    """
-    log.warning(
-        "refused a connection: it has other keys, or one side has none, or it ended before that was known"
-    )
-
-
 def read_event(monitor: Any, flags: int = 0) -> tuple[int, int]:
     """Return what a monitor tells next: an event, and its number, such as a connection's descriptor."""
     event, number = _EVENT.unpack(monitor.recv_multipart(flags)[0])
@@ -155,3 +154,169 @@ class Order:
         self.received += 1
         self.bytes_received += len(raw)
         return frame
+
+
+# ---------------------------------------------------------------- who may connect
+class KeyPair(NamedTuple):
+    """A public and a secret CURVE key, of 40 characters each."""
+
+    public: str
+    secret: str
+
+    def __repr__(self) -> str:
+        return f"KeyPair(public={self.public!r}, secret=…)"
+
+
+def new_pair() -> KeyPair:
+    """Return a pair that nobody else has."""
+    public, secret = zmq.curve_keypair()
+    return KeyPair(public.decode(), secret.decode())
+
+
+def write_pair(path: str | os.PathLike[str]) -> KeyPair:
+    """Make a pair, and write its secret key into a new file that only this user can read."""
+    pair = new_pair()
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(pair.secret + "\n")
+    return pair
+
+
+def read_pair(path: str | os.PathLike[str]) -> KeyPair:
+    """Return the pair whose secret key is in a file, which nobody else may read."""
+    mode = os.stat(path).st_mode & 0o777
+    if mode & 0o077:
+        raise PermissionError(
+            f"others can read the secret key in {os.fspath(path)} (mode {mode:04o}): chmod 600 it, or"
+            " make another with python -m simpler_ref.endpoint --make-keys FILE"
+        )
+    secret = Path(path).read_text(errors="replace").strip()
+    try:
+        return KeyPair(zmq.curve_public(secret.encode("ascii")).decode(), secret)
+    except (ValueError, zmq.ZMQError):
+        raise ValueError(
+            f"no key of 40 characters in {os.fspath(path)} ({len(secret)} characters): make one with"
+            " python -m simpler_ref.endpoint --make-keys FILE"
+        ) from None
+
+
+def secure_server(
+    socket: Socket[Any],
+    pair: KeyPair | None,
+    admitted: Collection[str],
+    on_end: Callable[[int], None] = lambda descriptor: None,
+) -> None:
+    """Let a socket admit only clients that have one of some keys; to be called before it is bound.
+
+    Clients in the open are refused as well; without a pair, all others are. `admitted` is looked at
+    whenever a client connects: one that is removed from a set is refused from then on, but keeps the
+    connection it has. For `on_end` see `look_out`.
+    """
+    if pair is not None:
+        socket.curve_secretkey = pair.secret.encode()
+        socket.curve_publickey = pair.public.encode()
+        socket.curve_server = True
+        socket.zap_domain = doorkeeper(socket.context).guard(admitted).encode()
+        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # nobody is admitted when nobody answers
+    look_out(socket, on_end)
+
+
+def look_out(socket: Socket[Any], on_end: Callable[[int], None]) -> None:
+    """Log which clients a socket refuses, and tell the descriptor of each connection that has ended.
+
+    On a thread for that, which ends with the socket. Who only has a key of its own that is not admitted
+    is logged where that is asked about.
+    """
+    address = f"inproc://simpler_ref-monitor-{int(socket.fd)}"
+    socket.monitor(address, zmq.EVENT_DISCONNECTED | zmq.EVENT_MONITOR_STOPPED | _REFUSALS)
+    monitor = _socket_of_thread(socket.context, zmq.PAIR)
+    monitor.connect(address)
+    threading.Thread(
+        target=_follow, args=(monitor, on_end), name="simpler-monitor", daemon=True
+    ).start()
+
+
+def _socket_of_thread(context: Context[Any], kind: int) -> Socket[Any]:
+    """Return a socket that its own thread closes: destroy() closes those of the context itself."""
+    made: Socket[Any] = zmq.Context.shadow(context.underlying).socket(kind)
+    made.linger = 0
+    return made
+
+
+_REFUSALS = 0x0800 | 0x2000
+"""ZMQ's EVENT_HANDSHAKE_FAILED_NO_DETAIL, of a client that has noticed first, and _PROTOCOL."""
+
+
+def _follow(monitor: Socket[Any], on_end: Callable[[int], None]) -> None:
+    with suppress(zmq.ZMQError):  # the context is being terminated, which waits for this
+        while True:
+            event, number = read_event(monitor)
+            if event == zmq.EVENT_MONITOR_STOPPED:
+                break
+            if event == zmq.EVENT_DISCONNECTED:
+                on_end(number)
+            else:
+                log.warning(
+                    "refused a connection: it has other keys, or one side has none, or it ended before "
+                    "that was known"
+                )
+    monitor.close()
+
+
+def secure_client(socket: Socket[Any], pair: KeyPair, server_key: str) -> None:
+    """Let a socket connect to one server only, which must admit its key; to be called before it does."""
+    socket.curve_secretkey = pair.secret.encode()
+    socket.curve_publickey = pair.public.encode()
+    socket.curve_serverkey = server_key.encode()
+
+
+class Doorkeeper:
+    """Answers the question of a context's servers whether a client may connect (ZeroMQ RFC 27).
+
+    Its thread ends with the context.
+    """
+
+    def __init__(self, context: Context[Any]) -> None:
+        self._admitted: dict[str, Collection[str]] = {}
+        self._numbers = count(1)
+        questions = _socket_of_thread(context, zmq.REP)
+        questions.bind("inproc://zeromq.zap.01")
+        threading.Thread(
+            target=self._answer, args=(questions,), name="simpler-keys", daemon=True
+        ).start()
+
+    def guard(self, admitted: Collection[str]) -> str:
+        """Return the name of a new domain, of which clients with these keys are admitted."""
+        domain = f"simpler_ref-{next(self._numbers)}"
+        self._admitted[domain] = admitted
+        return domain
+
+    def _answer(self, questions: Socket[Any]) -> None:
+        try:
+            while True:
+                version, request, domain, address, _, mechanism, *key = questions.recv_multipart()
+                ok = mechanism == b"CURVE" and self._admits(domain.decode(), address.decode(), key)
+                verdict = [b"200", b"OK"] if ok else [b"400", b"not admitted"]
+                questions.send_multipart([version, request, *verdict, b"", b""])
+        except zmq.ZMQError:
+            questions.close()  # the context is being terminated, which waits for this
+
+    def _admits(self, domain: str, address: str, key: list[bytes]) -> bool:
+        from zmq.utils import z85
+
+        public = z85.encode(key[0]).decode()
+        if public in self._admitted.get(domain, ()):
+            return True
+        log.warning("refused a connection from %s: the key %s is not admitted", address, public)
+        return False
+
+
+_LOCK = threading.Lock()
+_DOORKEEPERS: WeakKeyDictionary[Context[Any], Doorkeeper] = WeakKeyDictionary()
+
+
+def doorkeeper(context: Context[Any]) -> Doorkeeper:
+    """Return the one of a context."""
+    with _LOCK:
+        if context not in _DOORKEEPERS:
+            _DOORKEEPERS[context] = Doorkeeper(context)
+        return _DOORKEEPERS[context]

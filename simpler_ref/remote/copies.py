@@ -12,7 +12,6 @@ Rule     REMOTE-COPY-1, REMOTE-COPY-2, REMOTE-COPY-3, REMOTE-COPY-4, REMOTE-COPY
 from __future__ import annotations
 
 import enum
-import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,8 +25,7 @@ from ..errors import RemoteError, TaskError, TransferError, WorkerLostError
 from ..jit import layout as L
 from ..system.types import Array, address_of
 from . import fields, limits
-from .fail_points import fail_point
-from .windows import Span, Window
+from .mover import Span, Window
 
 if TYPE_CHECKING:
     from ..calls.futures import Lease
@@ -67,13 +65,13 @@ class CopiedTensor(NamedTuple):
     of a call's array, or of a tensor which the TASK describes as bytes; see `layouts`.
     """
 
-    key: int = 0
+    key: fields.Uint64 = 0
     """0: the tensor is no copy."""
-    reads: int = 0
-    makes: int = 0
-    source: str = ""
-    layout: str = ""
-    data: bytes = b""
+    reads: fields.Uint64 = 0
+    makes: fields.Uint64 = 0
+    source: fields.ShortText = ""
+    layout: fields.ShortText = ""
+    data: fields.InFrame = b""
 
 
 @dataclass(frozen=True)
@@ -85,59 +83,8 @@ class ComingCopy:
     nbytes: fields.Positive
 
 
-class _CopiedTensors:
-    """Many `CopiedTensor`s: a row of numbers for each, then the texts that rows name by their places,
-    then their bytes: so that a task with a hundred of them is read in one step.
-    """
-
-    _ROW = struct.Struct("<QQQHHI")
-    _TEXTS = fields.many(fields.TEXT, 2 * limits.MAX_TENSORS + 1)
-
-    def write(self, value: Sequence[CopiedTensor]) -> bytes:
-        """Return the bytes of a sequence."""
-        texts = {"": 0}
-        try:
-            rows = [
-                self._ROW.pack(
-                    key,
-                    reads,
-                    makes,
-                    texts.setdefault(source, len(texts)),
-                    texts.setdefault(layout, len(texts)),
-                    len(data),
-                )
-                for key, reads, makes, source, layout, data in value
-            ]
-        except struct.error as error:
-            raise fields.WireError(str(error)) from None
-        data = b"".join([one.data for one in value if one.data])
-        beside = self._TEXTS.write(list(texts)[1:]) + _DATA.write(data)
-        return _ROWS.write(b"".join(rows)) + beside
-
-    def read(self, reader: fields.Reader) -> tuple[CopiedTensor, ...]:
-        """Return the sequence of the next bytes."""
-        raw = _ROWS.read(reader)
-        if len(raw) % self._ROW.size:
-            raise fields.WireError(f"{len(raw)} bytes are no rows of {self._ROW.size}")
-        rows = list(self._ROW.iter_unpack(raw))
-        texts = "", *self._TEXTS.read(reader)
-        data = _DATA.read(reader)
-        made: list[CopiedTensor] = []
-        at = 0
-        for key, reads, makes, source, layout, nbytes in rows:
-            if max(source, layout) >= len(texts) or nbytes > len(data) - at:
-                raise fields.WireError(f"row {len(made)} names a text or bytes that are not there")
-            its = data[at : at + nbytes] if nbytes else b""
-            made.append(CopiedTensor(key, reads, makes, texts[source], texts[layout], its))
-            at += nbytes
-        if at != len(data):
-            raise fields.WireError(f"{len(data) - at} bytes are of no tensor")
-        return tuple(made)
-
-
-_ROWS = fields.blob(limits.MAX_TENSORS * _CopiedTensors._ROW.size)
-_DATA = fields.blob(limits.MOST_IN_FRAME)
-CopiedTensors = Annotated[Sequence[CopiedTensor], _CopiedTensors()]
+_COPIED = fields.Message("RUN.tensors", CopiedTensor)
+CopiedTensors = Annotated[Sequence[CopiedTensor], fields.many(_COPIED, limits.MAX_TENSORS)]
 _COMING_COPY = fields.Message("OPEN_COPIES.copies", ComingCopy)
 
 
@@ -338,13 +285,7 @@ class Copies:
                 self._step("drop", one[0], copy)
 
     def open(self, coming: ComingCopies) -> list[int]:
-        """Let the parent store versions; return the keys of those that are not here already.
-
-        Raises
-        ------
-        MemoryError
-            There is no room for them.
-        """
+        """Let the parent store versions, if there is room; return the keys of those that are not here."""
         self.begin(coming.run)
         return [one.key for one in coming.copies if self._opens(one)]
 
@@ -425,14 +366,9 @@ class Copies:
         return (key, version) in self._coming
 
     def fetch(self, source: str, tensors: Sequence[CopiedTensor], sizes: Sequence[int]) -> None:
-        """Fetch the versions that a task reads and one endpoint has.
+        """Fetch the versions that a task reads and one endpoint has, if there is room.
 
         On any thread, but from one endpoint on one thread at a time.
-
-        Raises
-        ------
-        MemoryError
-            There is no room for them.
         """
         lacking: dict[int, tuple[int, _Copy]] = {}
         with self._lock, _of_task(sizes, tensors):
@@ -468,12 +404,7 @@ class Copies:
         """Return the address of each copy that a task gets, once the versions that it reads are there.
 
         Those that it writes are no longer in the reach of others; `settle` says how it has ended. All of
-        them stay where they are until then.
-
-        Raises
-        ------
-        MemoryError
-            There is no room for them.
+        them stay where they are until then. If there is no room, that is a `MemoryError`.
         """
         if not tensors:
             return []
@@ -539,7 +470,6 @@ class Copies:
         self._values[key] = _Value(value, nbytes, bool(address))
         if address:
             self._mover.offer(Window(key, address, nbytes, limits.REMOTE_BUFFER_ACCESS_READ))
-        fail_point("kept")
 
     def find_value(self, key: int) -> Lease | bytes | None:
         """Return a value that is here, as an argument of a call."""
@@ -551,7 +481,6 @@ class Copies:
         self._value_counts["dropped"] += 1
         if self._values.pop(key).is_shown:
             self._mover.withdraw(key)
-        fail_point("forgot")
 
     def forget_values(self) -> None:
         """Forget all values, while there is still the memory that they are in: the session ends."""
@@ -613,13 +542,7 @@ class Copies:
 
     # ------------------------------------------------------------ states
     def _step(self, name: str, key: int, copy: _Copy, version: int = 0) -> None:
-        """Let an event happen to a copy, and have the window that belongs to the state then.
-
-        Raises
-        ------
-        RuntimeError
-            It cannot happen in the state of the copy.
-        """
+        """Let an event happen to a copy, and have the window that belongs to the state then."""
         event = EVENTS[name]
         if copy.state not in event.before:
             raise RuntimeError(f"a copy that is {copy.state.name} cannot {name}: {copy.told()}")
@@ -631,13 +554,3 @@ class Copies:
         if event.access:
             copy.window = window_key(key, version)
             self._mover.offer(Window(copy.window, copy.address, copy.nbytes, event.access))
-
-    def validate(self) -> None:
-        """Assert what holds of all copies whenever no thread is in the middle of something; for tests."""
-        with self._lock:
-            for name, one in self._coming.items():
-                assert (one.state, one.version) == (CopyState.COMING, name[1]), one.told()
-            for one in self._copies.values():
-                assert one.state in (CopyState.HERE, CopyState.CHANGING), one.told()
-                is_here = one.state == CopyState.HERE
-                assert bool(one.window) == bool(one.version) == is_here, one.told()

@@ -22,7 +22,16 @@ from typing import Any
 
 from ..errors import RemoteError
 from ..system.values import filled, flag, tcp_address, texts
-from .connection import POLLIN, REFUSALS, log_refusal, prepare, read_event, zmq
+from .connection import (
+    POLLIN,
+    KeyPair,
+    prepare,
+    read_event,
+    read_pair,
+    secure_client,
+    secure_server,
+    zmq,
+)
 from .fleets import (
     Announcement,
     Fleet,
@@ -36,7 +45,6 @@ from .fleets import (
     session_command,
     to_line,
 )
-from .keys import KeyPair, read_pair, secure_client, secure_server
 
 log = logging.getLogger("simpler_ref")
 START, STOP = b"start", b"stop"
@@ -105,15 +113,13 @@ class Daemon:
         self._socket.setsockopt(zmq.TCP_MAXRT, 0)
         self._socket.sndhwm = MOST_UNREAD
         self._socket.router_mandatory = True
-        if pair is not None:
-            secure_server(self._socket, pair, {pair.public})
+        secure_server(self._socket, pair, {pair.public} if pair else ())
         try:
             self._socket.bind(listen)
         except zmq.ZMQError as error:
             self._context.destroy(linger=0)
             raise RemoteError(f"cannot listen at {listen!r}: {error}") from None
         self.address: str = self._socket.last_endpoint.decode()
-        self._monitor = self._socket.get_monitor_socket(REFUSALS)
         self._interface: str = self.address.partition("//")[2].rpartition(":")[0]
 
     def serve(self) -> None:
@@ -121,16 +127,12 @@ class Daemon:
         while not self._is_over:
             poller = zmq.Poller()
             poller.register(self._socket, zmq.POLLIN)
-            poller.register(self._monitor, zmq.POLLIN)
             for one in self._hosted.values():
                 if not one.has_ended:  # else its parent does not read: each tick is soon enough
                     poller.register(one.place.fileno(), zmq.POLLIN)
             poller.poll(TICK_MS)
             while self._socket.poll(0):
                 self._obey(*self._socket.recv_multipart())
-            while self._monitor.poll(0):
-                read_event(self._monitor)
-                log_refusal()
             for one in list(self._hosted.values()):
                 self._tell(one)
 

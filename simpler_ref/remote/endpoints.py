@@ -33,8 +33,8 @@ from ..orch.words import require_distinct
 from ..workers.life import Life
 from ..workers.session import RemoteWorkers
 from . import callables
+from .connection import KeyPair, new_pair
 from .directory import Directory, Use, uses_of
-from .keys import KeyPair, new_pair
 from .limits import COUNTERS, MAX_INLINE_PAYLOAD_BYTES, SESSION
 from .link import LATE_BYTES, WHY_BYTES, Link
 from .memory import EndpointMemory, RemoteBufferHandle

@@ -106,13 +106,7 @@ class Frame(NamedTuple):
 
 
 def encode_frame(header: FrameHeader, payload: bytes = b"") -> bytes:
-    """Return a frame.
-
-    Raises
-    ------
-    ValueError
-        A number or the payload is too large.
-    """
+    """Return a frame; `ValueError` if a number or the payload is too large."""
     raw = fields.octets(payload, "frame", "payload")
     fields.require_payload(len(raw), "frame")
     kind, session, endpoint, sequence, _, flags = header
@@ -129,13 +123,7 @@ def encode_frame(header: FrameHeader, payload: bytes = b"") -> bytes:
 
 
 def decode_frame_header(data: bytes) -> FrameHeader:
-    """Return the header in 40 bytes.
-
-    Raises
-    ------
-    ValueError
-        These bytes are no header.
-    """
+    """Return the header in 40 bytes; `ValueError` if they are none."""
     raw = fields.octets(data, "frame")
     if len(raw) != FRAME_HEADER_BYTES:
         raise WireError(f"a header has {FRAME_HEADER_BYTES} bytes, these are {len(raw)}", "frame")
@@ -153,13 +141,7 @@ def decode_frame_header(data: bytes) -> FrameHeader:
 
 
 def decode_frame(data: bytes) -> Frame:
-    """Return the frame of all these bytes.
-
-    Raises
-    ------
-    ValueError
-        These bytes are no frame, or more than one.
-    """
+    """Return the frame of all these bytes; `ValueError` if they are none, or more than one."""
     raw = fields.octets(data, "frame")
     header = decode_frame_header(raw[:FRAME_HEADER_BYTES])
     payload = raw[FRAME_HEADER_BYTES:]

@@ -31,13 +31,11 @@ from ..errors import ControlError
 from ..jit import layout as L
 from ..workers.kinds import WorkerKind
 from . import callables, tasks
-from .fail_points import fail_point
+from .connection import KeyPair
 from .frames import ControlName, OwnFrameType
-from .keys import KeyPair
 from .limits import SESSION
-from .link_calls import CallTasks
 from .link_frames import LinkFrames
-from .link_tasks import LinkTasks, RunTasks, TaskReader
+from .link_tasks import CallTasks, LinkTasks, RunTasks, TaskReader
 from .parent_memory import ADDRESS_BYTES, ParentMemory
 from .spec import RemoteWorkerSpec
 from .task_messages import TaskMaker
@@ -57,24 +55,9 @@ _OF_ALL_PROCESSES = (
 
 
 class Link(WorkerKind):
-    """A worker that stands for an endpoint.
+    """A worker that stands for an endpoint; its `number` is the index in the next-level pool.
 
-    Attributes
-    ----------
-    spec : RemoteWorkerSpec
-        What the program has asked for.
-    number : int
-        The endpoint's id: its index in the next-level pool.
-    words : Array
-        Counters in shared memory, in the order of `COUNTERS`; set before the workers are started.
-    why : Array
-        Bytes in shared memory: what a link says before it ends.
-    movers : Array
-        Bytes in shared memory, a row for each worker of the pool: where the session of each endpoint
-        serves its memory.
-    losses : Array
-        A number in shared memory: how many tasks have failed because what they read was at an endpoint
-        that is lost.
+    Arrays in shared memory are set before the workers are started.
     """
 
     label = "endpoint"
@@ -83,11 +66,15 @@ class Link(WorkerKind):
     target_namespace = TargetNamespace.REMOTE_TASK_DISPATCHER
     pool_namespace = TargetNamespace.LOCAL_PYTHON
     comes_last = has_two_phases = True
-    words: Any
-    why: Any
-    movers: Any
-    losses: Any
     spec: RemoteWorkerSpec
+    words: Any
+    """Counters in shared memory, in the order of `COUNTERS`."""
+    why: Any
+    """Bytes in shared memory: what a link says before it ends."""
+    movers: Any
+    """Bytes there, a row for each worker: where the session of each endpoint serves its memory."""
+    losses: Any
+    """A number there: of tasks that have failed since what they read was at an endpoint that is lost."""
     calls: Any = None
     """What runs calls, once there are any."""
     late: Any = None
@@ -142,20 +129,16 @@ class Link(WorkerKind):
         frames.start(self._group)
         self._starting = True
         where, silence_s = frames.place.announcement.tensors, self.spec.silence_s
-        memory = self.memory = ParentMemory(
-            frames.session_id, where, self._group, silence_s, frames.note_moved
-        )
+        memory = self.memory = ParentMemory(frames.session_id, where, self._group, silence_s)
         self._trace = LinkTrace(frames, memory)
-        frames.on_beat = self._trace.poll
         self.tasks = LinkTasks(frames, memory)
-        self.runs = RunTasks(frames, memory, self._maker, self.movers, self.losses)
+        self.runs = RunTasks(frames, memory, self.movers, self._maker, self.losses)
         self.movers[self.number] = np.frombuffer(
             where.encode().ljust(ADDRESS_BYTES, b"\0"), np.uint8
         )
 
     def stop(self) -> None:
         """End the session."""
-        fail_point("stopping")
         if self.frames is None:
             return
         self.frames.is_stopping = True
@@ -225,9 +208,7 @@ class Link(WorkerKind):
 
     def _commit(self, one: callables.Registration) -> None:
         if self.number in one.workers:
-            fail_point("prepared")
             self._ask(ControlName.COMMIT_REGISTER_CALLABLE, one.digest_command)
-            fail_point("committed")
             self._committed.add(one.digest_command)
 
     def remove(self, installed: callables.Registration) -> None:
@@ -247,7 +228,8 @@ class Link(WorkerKind):
     def leaf(self, installed: callables.Registration) -> Callable[[ReceivedArgs], Any]:
         """Return a function that has the session run a callable's tasks."""
         if installed.is_of_calls:
-            self.calls = CallTasks(self.frames, self.memory, self.spec, self.number)
+            about = self.spec, self.number
+            self.calls = CallTasks(self.frames, self.memory, self.movers, *about)
         kind: TaskReader = self.calls if installed.is_of_calls else self.runs
         run: Callable[[ReceivedArgs], Any] = partial(self.tasks.run, kind)
         return run

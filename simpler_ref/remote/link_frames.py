@@ -14,8 +14,7 @@ import secrets
 import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -23,16 +22,13 @@ from typing import Any
 from ..engine.view.mailbox import MailboxView
 from ..errors import ControlError, RemoteError
 from ..system.cores import run_on
+from ..system.polling import WaitingThread
 from . import frames as protocol
 from . import limits
-from .connection import Order, has_message, prepare, zmq
-from .fail_points import fail_point
+from .connection import KeyPair, Order, has_message, look_out, new_pair, prepare, secure_client, zmq
 from .fleets import Manifest
-from .keys import KeyPair, new_pair, secure_client
 from .session_frames import profile
 from .spec import RemoteWorkerSpec
-from .traces import Note, frame_word, moved_word
-from .waiting_thread import WaitingThread
 
 LOST = 75
 """Exit status of a link whose session was lost."""
@@ -54,30 +50,14 @@ _ANSWERS: dict[protocol.AnyFrameType, protocol.AnyFrameType] = {
 class LinkFrames:
     """The frames of one link and its session, which it has its fleet start.
 
-    Parameters
-    ----------
-    spec, number
-        What the program has asked for, and the endpoint's id.
-    mailbox
-        The link's.
-    words
-        Counters in shared memory, in the order of `COUNTERS`.
-    say
-        Told why the process ends, before it does.
-
-    Attributes
-    ----------
-    place : Place
-        Where the session is.
-    session_id : int
-        The session's number, which only its parent knows.
-    is_stopping : bool
-        Whether the session is about to end as it should.
-    on_beat : Callable
-        Called with each sign of life, by the second thread.
+    `words` are counters in shared memory, in the order of `COUNTERS`; `say` is told why the process ends,
+    before it does.
     """
 
     place: Any = None
+    """Where the session is."""
+    session_id: int
+    """The session's number, which only its parent knows."""
 
     def __init__(
         self,
@@ -90,8 +70,12 @@ class LinkFrames:
         self._spec, self._number, self._say = spec, number, say
         self.mailbox, self.words = mailbox, words
         self.is_stopping = False
+        """Whether the session is about to end as it should."""
         self.on_beat: Callable[[], None] = lambda: None
-        self._notes: deque[Note] = deque()
+        """Called with each sign of life, by the second thread."""
+        self.note: Callable[[int, int, int, int, bool], None] = lambda *_: None
+        """Told of each frame while a trace is taken: its type, the number of the one that it is or
+        answers, the task that it is about, its bytes, and whether it was sent."""
         self._sockets: list[Any] = []
         self._lock, self._ending = threading.Lock(), threading.Lock()
         self._watcher: threading.Thread | None = None
@@ -115,22 +99,18 @@ class LinkFrames:
         self._frames = self._dealer(stopped_s=0.0)  # the other has the heartbeats
         self._health = self._dealer()
         self._sockets += self._frames, self._health
-        monitors = [
-            one.get_monitor_socket(zmq.EVENT_DISCONNECTED) for one in (self._frames, self._health)
-        ]
         self._frames.connect(found.frames)
         self._health.connect(found.health)
         self._greet(session, deadline, manifest)
         self._heard = time.monotonic()
-        fail_point("greeted")
         self.words[limits.SESSION], self.words[limits.PID] = session, found.pid
         self._wake, self._woken = os.pipe()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK)
         ring = partial(os.eventfd_write, self._bell, 1)
         self._lookout = WaitingThread(self.mailbox.look_out, ring)
-        self._watcher = threading.Thread(
-            target=self._watch, args=(monitors,), name="simpler-link", daemon=True
-        )
+        for socket in self._sockets:
+            look_out(socket, lambda _: self.give_up(""))
+        self._watcher = threading.Thread(target=self._watch, name="simpler-link", daemon=True)
         self._watcher.start()
 
     def _start_session(self, manifest: Manifest) -> None:
@@ -138,7 +118,6 @@ class LinkFrames:
         placement = self.mailbox.engine.placement
         run_on(placement.cores.mask)  # which the session takes over
         self.place = self._spec.fleet.start(manifest, self._number)
-        fail_point("started")
         core = placement.core_for_frames(manifest.before)
         if core is not None:
             run_on((core,))
@@ -189,10 +168,10 @@ class LinkFrames:
         for socket in self._sockets:
             socket.close(linger=0)
 
-    def _watch(self, monitors: Sequence[Any]) -> None:
+    def _watch(self) -> None:
         """Send signs of life, and end this process when the session is lost."""
         poller = zmq.Poller()
-        for one in (*monitors, self._health, self._wake):
+        for one in (self._health, self._wake):
             poller.register(one, zmq.POLLIN)
         asked = 0.0
         while not self.is_stopping:
@@ -211,10 +190,6 @@ class LinkFrames:
             self.on_beat()
             if self._health in ready:
                 self._note_health(asked_ns)
-            if any(one in ready for one in monitors):
-                self.give_up("")
-        for one in monitors:
-            one.close()
         os.close(self._wake)
 
     def _note_health(self, asked_ns: int) -> None:
@@ -270,11 +245,9 @@ class LinkFrames:
             raw = order.encode(kind, payload)
             if kind != protocol.OwnFrameType.VALUE_TAKEN:  # which nothing answers
                 self._unanswered[order.sent] = _ANSWERS.get(kind, kind)
-            fail_point("encoded")
             if self.mailbox.is_traced:
-                self._note_frame(kind, order.sent, 0, len(raw), sent=True)
+                self.note(kind, order.sent, 0, len(raw), True)
             self._send(raw)
-            fail_point("sent")
             words[limits.FRAMES_SENT], words[limits.BYTES_SENT] = order.sent, order.bytes_sent
             return order.sent
 
@@ -329,39 +302,13 @@ class LinkFrames:
                 self.give_up(str(error))
                 raise
             self._answers[number] = frame
-        fail_point("answered")
         if self.mailbox.is_traced:
             nbytes = limits.FRAME_HEADER_BYTES + len(frame.payload)
-            self._note_frame(kind, number, task if number == asked else 0, nbytes, sent=False)
-            self.note_all()
+            self.note(kind, number, task if number == asked else 0, nbytes, False)
         words[limits.FRAMES_RECEIVED], words[limits.BYTES_RECEIVED] = (
             order.received,
             order.bytes_received,
         )
-
-    def _note_frame(self, kind: int, number: int, task: int, nbytes: int, *, sent: bool) -> None:
-        word = frame_word(kind, number, self.session_id, sent=sent)
-        self.mailbox.note(word, task, time.monotonic_ns(), nbytes)
-
-    def note_moved(self, address: str, stored: bool, nbytes: int, began: int) -> None:
-        """Note a tensor that was moved between this machine and the endpoint, if a trace is taken."""
-        if self.mailbox.is_traced:
-            word = moved_word(address, stored=stored)
-            self.note((word, nbytes, began, time.monotonic_ns()))
-
-    def note(self, note: Note) -> None:
-        """Note something in the trace that is being taken; for any thread.
-
-        The journal is the main thread's, which takes up what others note.
-        """
-        self._notes.append(note)
-        if threading.current_thread() is threading.main_thread():
-            self.note_all()
-
-    def note_all(self) -> None:
-        """Put what other threads have noted into the journal."""
-        while self._notes:
-            self.mailbox.note(*self._notes.popleft())
 
     def _send(self, raw: bytes) -> None:
         try:
@@ -372,13 +319,7 @@ class LinkFrames:
             raise RemoteError(f"the connection to {self.place.name} has ended") from None
 
     def ask(self, name: protocol.ControlName, payload: bytes) -> bytes:
-        """Have the session carry out a request; return the result.
-
-        Raises
-        ------
-        ControlError
-            It has refused; with the traceback there.
-        """
+        """Have the session carry out a request, and return the result, or raise why it has refused."""
         frame = self.exchange(protocol.FrameType.CONTROL, protocol.encode_control(name, 1, payload))
         reply = protocol.decode_control_reply(frame.payload)
         if reply.error_code:

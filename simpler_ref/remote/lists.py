@@ -65,9 +65,9 @@ from .fields import (
     one_of,
 )
 from .limits import MAX_SCALARS, MAX_TENSORS
+from .mover import Span
 from .task_messages import copy_at
 from .tasks import TENSOR
-from .windows import Span
 
 READS = TensorArgType.INPUT, TensorArgType.INOUT
 WRITES = TensorArgType.INOUT, TensorArgType.OUTPUT_EXISTING

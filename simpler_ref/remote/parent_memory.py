@@ -15,14 +15,15 @@ from ctypes import string_at
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ..errors import RemoteError, TransferError
+from ..system.types import Array, address_of
 from . import copies
+from .connection import KeyPair
 from .directory import CopyPlan
-from .fail_points import fail_point
-from .keys import KeyPair
-from .mover import Mover
-from .task_messages import FrameCapacity
-from .windows import Span
+from .mover import Mover, Span, new_key
+from .task_messages import FrameCapacity, Piece
 
 ADDRESS_BYTES = 128
 """Of the address of an endpoint's mover, in shared memory."""
@@ -71,20 +72,43 @@ class _Known:
 class Missing:
     """What the session of a link does not have of what a task reads.
 
-    `short` travels in the frame, `coming` is stored before; both by key.
+    `short` travels in the frame, `coming` is stored before; both by key. Of a call, `values` are those
+    that the session keeps from now on: their blocks and sizes; `passing` are the keys of values for the
+    call alone.
     """
 
     def __init__(self) -> None:
-        self.room = FrameCapacity()
+        self._room = FrameCapacity()
         self.short: dict[int, bytes] = {}
         self.coming: Coming = {}
+        self.values: dict[int, tuple[int, int]] = {}
+        self.passing: list[int] = []
+        self._packed: list[Any] = []
+        """Owners of memory that is stored."""
+
+    def __contains__(self, key: int) -> bool:
+        return key in self.short or key in self.coming
 
     def add(self, key: int, version: int, address: int, nbytes: int) -> None:
         """Add a version of a tensor, which is here at an address."""
-        if self.room.takes(nbytes):
+        if self._room.takes(nbytes):
             self.short[key] = string_at(address, nbytes)
         else:
             self.coming[key] = copies.ComingCopy(key, version, nbytes), address
+
+    def pack(self, memory: Array) -> tuple[int, int]:
+        """Return where memory is, and how many bytes; it stays until the task has been sent."""
+        self._packed.append(memory)
+        return address_of(memory), memory.nbytes
+
+    def piece(self, data: memoryview, key: int = 0) -> Piece:
+        """Return bytes as they travel; with a key, the session keeps them under it."""
+        if self._room.takes(data.nbytes):
+            return Piece(bytes(data), key, data.nbytes if key else 0)
+        key = key or new_key()
+        address, nbytes = self.pack(np.frombuffer(data, np.uint8))
+        self.coming[key] = copies.ComingCopy(key, 1, nbytes), address
+        return Piece(b"", key, nbytes)
 
 
 # ---------------------------------------------------------------- the link's part
@@ -93,27 +117,13 @@ class Missing:
 class ParentMemory:
     """The parent's memory, as the link of one endpoint serves it.
 
-    Parameters
-    ----------
-    session, address
-        The number of the endpoint's session, and where its mover is.
-    group
-        The keys that movers share.
-    silence_s
-        After how long the session is given up.
-    on_moved
-        Told of each transfer; see `Mover`.
+    `address` is where the mover of the endpoint's session is; for `group`, `silence_s` and `on_moved` see
+    `Mover`.
     """
 
-    def __init__(
-        self,
-        session: int,
-        address: str,
-        group: KeyPair | None,
-        silence_s: float,
-        on_moved: Callable[[str, bool, int, int], None] | None = None,
-    ) -> None:
-        self._session, self._on_moved = session, on_moved
+    def __init__(self, session: int, address: str, group: KeyPair | None, silence_s: float) -> None:
+        self._session = session
+        self.on_moved: Callable[[str, bool, int, int], None] | None = None
         self.address, self._group, self._silence_s = address, group, silence_s
         self._open_mover: Mover | None = None
         self._lock = threading.Lock()
@@ -131,7 +141,7 @@ class ParentMemory:
         with self._lock:
             if self._open_mover is None:
                 self._open_mover = Mover("tcp://127.0.0.1:*", self._group, self._silence_s)
-                self._open_mover.on_moved = self._on_moved
+                self._open_mover.on_moved = self.on_moved
             return self._open_mover
 
     def begin(self, run: int) -> None:
@@ -141,16 +151,9 @@ class ParentMemory:
             self._known.clear()
 
     def store_all(self, run: int, coming: Coming) -> None:
-        """Store those of some versions, each from its address, that the session says it wants.
-
-        Raises
-        ------
-        MemoryError
-            It has no room for them.
-        """
+        """Store those of some versions, each from its address, that the session wants, if it has room."""
         if not coming:
             return
-        fail_point("opening")
         asked = copies.ComingCopies(run, tuple(one for one, _address in coming.values()))
         answer = self.mover.ask(self.address, self._session, copies.OPEN_COPIES.encode(asked))
         told = copies.WANTED_COPIES.decode(answer)
@@ -158,7 +161,6 @@ class ParentMemory:
             raise MemoryError(told.error)
         wanted = [coming[key] for key in coming if key in told.keys]
         if wanted:
-            fail_point("storing")
             self.mover.store_all(
                 self.address,
                 [
@@ -166,7 +168,6 @@ class ParentMemory:
                     for one, at in wanted
                 ],
             )
-            fail_point("stored")
 
     def lacks(self, one: CopyPlan) -> bool:
         """Say whether a task reads a version that the parent has and the session has not."""
@@ -196,7 +197,6 @@ class ParentMemory:
         ]
         if not spans:
             return
-        fail_point("bringing")
         try:
             self.mover.fetch_all(self.address, spans)
         except TransferError as error:
@@ -208,7 +208,6 @@ class ParentMemory:
                 f"version {first.last} of the tensor at {first.address:#x} cannot come home: "
                 f"{copies.RACE}; or the endpoint was lost and has started anew"
             ) from None
-        fail_point("brought")
         for one in several:
             self._known[one.key].brought = one.last
         self.brought += len(spans)

@@ -57,7 +57,7 @@ from .callables import Registration
 from .copies import is_of_loss
 from .directory import HOME, CopyPlan, Directory, Held, Placed, Plan, Use, require_apart, uses_of
 from .endpoints import Endpoints
-from .link_calls import Function
+from .link_tasks import Function
 from .parent_tensors import Submit
 from .tasks import copied_layout, is_whole, layout_of, layout_text
 

@@ -22,12 +22,9 @@ from ..callables.identity import CallableHandle, hashid_to_digest
 from ..errors import RemoteError
 from ..trace.recorder import VARIABLE
 from . import frames as protocol
-from . import tasks
-from .callables import decode_digest_callable_command, decode_register_callable_command
-from .connection import zmq
-from .fail_points import fail_point
+from .connection import KeyPair, zmq
+from .controls import obey
 from .fleets import INTERFACE, Announcement, Manifest
-from .keys import KeyPair
 from .limits import SIZES
 from .mover import Mover
 from .session_frames import SessionFrames
@@ -74,25 +71,10 @@ def serve(
     interface: str,
     make_worker: Callable[..., Worker],
 ) -> None:
-    """Be a session until the parent ends it, or is gone.
+    """Be a session until the parent ends it, or is gone; `RemoteError` if it does not greet in time.
 
-    Parameters
-    ----------
-    manifest : Manifest
-        What the parent has handed over.
-    announce : Callable[[Announcement], None]
-        Called once the sockets are open.
-    ended : int
-        A descriptor at whose end of file the session ends.
-    interface : str
-        The address that sockets are bound to; others reach the session there.
-    make_worker : Callable
-        The class `Worker`.
-
-    Raises
-    ------
-    RemoteError
-        The parent did not greet in time.
+    `announce` is called once the sockets are open, which are bound to `interface`, where others reach the
+    session. It ends at the end of file of the descriptor `ended`. `make_worker` is the class `Worker`.
     """
     global _current
     deadline = time.monotonic() + manifest.start_timeout_s
@@ -101,11 +83,8 @@ def serve(
     _current = session
     try:
         session.open()
-        fail_point("opened")
         announce(session.announcement)
-        fail_point("announced")
         session.frames.greet(deadline)
-        fail_point("welcomed")
         gc.freeze()  # nothing of what has been imported ends before the process does
         session.loop()
     finally:
@@ -114,17 +93,7 @@ def serve(
 
 
 class Session:
-    """A session: what it is made of, and how it serves its parent.
-
-    Attributes
-    ----------
-    announcement : Announcement
-        Where it is reached.
-    frames : SessionFrames
-        The frames between it and its parent.
-    tasks : SessionTasks
-        What it runs, and what that is made of.
-    """
+    """A session: what it is made of, and how it serves its parent."""
 
     announcement: Announcement
     tasks: SessionTasks
@@ -174,7 +143,6 @@ class Session:
 
     def close(self) -> None:
         """Close everything: buffers are freed, the inner Worker is closed."""
-        fail_point("closing")
         is_open = self._trace is not None
         self.frames.end()
         if is_open:
@@ -210,7 +178,6 @@ class Session:
             if frame.header.frame_type == protocol.FrameType.SHUTDOWN:
                 frames.over = "closed by its parent"
                 return
-            fail_point("received")
             self._serve(frame)
 
     def _serve(self, frame: protocol.Frame) -> None:
@@ -237,13 +204,11 @@ class Session:
     def _serve_control(self, frame: protocol.Frame) -> None:
         name, version, code, text, result = protocol.ControlName.COMM_INIT, 0, 0, "", b""
         try:
-            fail_point("asked")
             control = protocol.decode_control(frame.payload)
             name, version = control.control_name, control.control_version
             if version != 1:
                 raise ValueError(f"version {version} of {name.name} is not known, 1 is")
-            result = self._obey(name, control.command_bytes)
-            fail_point("obeyed")
+            result = obey(name, control.command_bytes, self.tasks.dispatcher, self.tasks.stores)
         except BaseException as error:
             if self.frames.over:
                 raise
@@ -252,42 +217,3 @@ class Session:
             frame.header.sequence, name, version, code, text, result
         )
         self.frames.send(protocol.FrameType.CONTROL_REPLY, reply)
-        fail_point("replied")
-
-    def _obey(self, name: protocol.ControlName, raw: bytes) -> bytes:
-        stores, dispatcher = self.tasks.stores, self.tasks.dispatcher
-        if name == protocol.ControlName.PREPARE_REGISTER_CALLABLE:
-            dispatcher.prepare(decode_register_callable_command(raw))
-        elif name == protocol.ControlName.COMMIT_REGISTER_CALLABLE:
-            dispatcher.commit(decode_digest_callable_command(raw))
-        elif name == protocol.ControlName.PREPARE_CALLABLE:
-            dispatcher.require(decode_digest_callable_command(raw))
-        elif name in (
-            protocol.ControlName.ABORT_REGISTER_CALLABLE,
-            protocol.ControlName.UNREGISTER_CALLABLE,
-        ):
-            dispatcher.remove(decode_digest_callable_command(raw))
-        elif name == protocol.ControlName.ALLOC_REMOTE_BUFFER:
-            return tasks.IDENTITY.encode(stores.alloc(tasks.ALLOC.decode(raw).nbytes))
-        elif name == protocol.ControlName.FREE_REMOTE_BUFFER:
-            stores.free(tasks.IDENTITY.decode(raw))
-        elif name == protocol.ControlName.COPY_TO_REMOTE:
-            stores.write(tasks.COPY.decode(raw))
-        elif name == protocol.ControlName.COPY_FROM_REMOTE:
-            return stores.read(tasks.COPY.decode(raw))
-        elif name == protocol.ControlName.EXPORT_BUFFER:
-            return tasks.encode_export_buffer_result(
-                stores.export(tasks.decode_export_buffer_request(raw))
-            )
-        elif name == protocol.ControlName.IMPORT_BUFFER:
-            return tasks.encode_import_buffer_result(
-                stores.take(tasks.decode_import_buffer_request(raw))
-            )
-        elif name == protocol.ControlName.RELEASE_IMPORT:
-            stores.release(tasks.decode_release_import_request(raw))
-        else:
-            raise NotImplementedError(
-                f"an endpoint does not carry out {name.name}: domains are of the chips of one endpoint, "
-                "whose functions allocate them with orch.allocate_domain"
-            )
-        return b""

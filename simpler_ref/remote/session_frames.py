@@ -24,10 +24,8 @@ from ..system.cores import threads_on
 from ..version import __version__
 from . import connection
 from . import frames as protocol
-from .connection import zmq
-from .fail_points import fail_point
+from .connection import KeyPair, new_pair, secure_server, zmq
 from .fleets import THIS_MACHINE, Manifest
-from .keys import KeyPair, new_pair, secure_server
 from .limits import PROTOCOL_VERSION
 
 log = logging.getLogger("simpler_ref")
@@ -55,18 +53,7 @@ def profile() -> str:
 
 
 class SessionFrames:
-    """The frames of one session.
-
-    Attributes
-    ----------
-    over : str
-        Why the session ends; "" while it goes on.
-    is_closing : bool
-        Whether the main thread has noticed that.
-    note : Callable or None
-        Told of each frame while a trace is taken: its type, the number of the one that it is or answers,
-        its bytes, and whether it was sent.
-    """
+    """The frames of one session."""
 
     def __init__(self, manifest: Manifest, ended: int, interface: str) -> None:
         self._manifest, self._ended, self._interface = manifest, ended, interface
@@ -78,8 +65,12 @@ class SessionFrames:
         self._waiting: deque[protocol.Frame] = deque()
         """Frames that have come while another one was served."""
         self.over = ""
+        """Why the session ends; "" while it goes on."""
         self.is_closing = False
+        """Whether the main thread has noticed that."""
         self.note: Callable[[int, int, int, bool], None] | None = None
+        """Told of each frame while a trace is taken: its type, the number of the one that it is or
+        answers, its bytes, and whether it was sent."""
         self._pair: KeyPair | None = None
         self._sockets: list[Any] = []
         self._watcher: threading.Thread | None = None
@@ -95,16 +86,13 @@ class SessionFrames:
         self._socket.setsockopt(zmq.RCVTIMEO, int(LOOK_S * 1000))
         self._health = self.router()
         self._sockets += self._socket, self._health
-        events = zmq.EVENT_DISCONNECTED | connection.REFUSALS
-        self._monitors = [one.get_monitor_socket(events) for one in self._sockets]
         self._wake, self._woken = os.pipe()
 
     def router(self, **how: float) -> Any:
         """Return a socket that the parent connects to, and nobody else."""
         socket = self._context.socket(zmq.ROUTER)
         connection.prepare(socket, self._manifest.silence_s, **how)
-        if self._pair is not None:
-            secure_server(socket, self._pair, {self._manifest.parent_key})
+        secure_server(socket, self._pair, {self._manifest.parent_key}, self._note_end)
         socket.bind(address_at(self._interface))
         return socket
 
@@ -140,29 +128,25 @@ class SessionFrames:
             self._watcher.join(GRACE_S)
 
     def _watch(self) -> None:
-        """Answer signs of life; when the parent is gone, end the main thread, or else the process."""
-        monitors = self._monitors
+        """Answer signs of life, and look whether the starter is gone."""
         poller = zmq.Poller()
-        for one in (*monitors, self._health, self._ended, self._wake):
+        for one in (self._health, self._ended, self._wake):
             poller.register(one, zmq.POLLIN)
-        why = ""
-        while not why:
-            ready = dict(poller.poll())
-            if self._wake in ready:
-                break
+        while self._wake not in (ready := dict(poller.poll())):
             if self._ended in ready and not os.read(self._ended, 1):
-                why = "its starter is gone"
-            elif ended := [one for one in monitors if one in ready]:
-                event, number = connection.read_event(ended[0])
-                if event != zmq.EVENT_DISCONNECTED:
-                    connection.log_refusal()
-                elif number in self._descriptors:
-                    why = "the connection to the parent has ended"
-            elif self._health in ready:
+                self._lose("its starter is gone")
+                break
+            if self._health in ready:
                 self._answer_health()
-        for one in monitors:
-            one.close()
-        if not why:
+
+    def _note_end(self, descriptor: int) -> None:
+        """Note that a connection has ended; on a thread that looks out for that."""
+        if descriptor in self._descriptors:
+            self._lose("the connection to the parent has ended")
+
+    def _lose(self, why: str) -> None:
+        """End the main thread, or else the process, since the parent is gone; unless it ends anyway."""
+        if self.is_closing:
             return
         if not self.over:
             log.warning("endpoint %d ends: %s", self._manifest.endpoint_id, why)
@@ -234,8 +218,6 @@ class SessionFrames:
             if frame is None or frame.header.frame_type == protocol.FrameType.SHUTDOWN:
                 return frame
             waiting.append(frame)
-            if len(waiting) > 1:
-                fail_point("queued")
         return waiting.popleft()
 
     def _receive(self, only: protocol.FrameType | None = None) -> protocol.Frame | None:

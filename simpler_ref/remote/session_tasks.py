@@ -1,7 +1,11 @@
 """What a session runs: tasks and their tensors, calls; alone, or side by side.
 
-Rule     CALL-FAR-1, ORCH-CHECK-7, REMOTE-ARGS-3, REMOTE-MEM-3, REMOTE-MEM-4, REMOTE-COPY-2,
-         REMOTE-AHEAD-7, REMOTE-AHEAD-8, REMOTE-AHEAD-9, REMOTE-FAIL-1, REMOTE-FAIL-2
+A call is packed once, on the parent's machine: the session puts its own function, its copies and its
+blocks of values in place of those that the link had, and unpickles nothing.
+
+Rule     CALL-FAR-1, CALL-FAR-5, CALL-FAR-6, CALL-FAR-7, CALL-FAR-8, CALL-KEEP-1, CALL-KEEP-2,
+         ORCH-CHECK-7, REMOTE-ARGS-3, REMOTE-MEM-3, REMOTE-MEM-4, REMOTE-COPY-2, REMOTE-AHEAD-7,
+         REMOTE-AHEAD-8, REMOTE-AHEAD-9, REMOTE-FAIL-1, REMOTE-FAIL-2
 """
 
 from __future__ import annotations
@@ -12,25 +16,32 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from copy import copy
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..callables.runnable import refuse_unrun
-from ..calls.futures import Future
+from ..calls import outcomes
+from ..calls.forms import ARRAY, INNER_ARRAY, READ_ARRAY, form_of
+from ..calls.futures import Future, Lease
+from ..calls.packing import PackedElsewhere
 from ..calls.signatures import Signature
 from ..calls.tasks import Task
+from ..engine.view.blocks import data_of
+from ..errors import CallableError
+from ..jit import layout as L
 from ..model.arguments import TaskArgs
 from ..model.config import CallConfig, RuntimeEnv
 from ..model.enums import TensorArgType
-from ..model.tensor import ContinuousTensor
+from ..model.tensor import ContinuousTensor, view_memory
 from ..model.wire import SHAPE_AT
-from ..system.polling import wait_readable
-from ..system.types import Array
+from ..system.polling import WaitingThread, wait_readable
+from ..system.types import Array, address_of
 from ..workers.kinds import as_leaf
 from ..workers.reports import cut_utf8, describe_exception
 from . import limits
 from . import task_messages as messages
+from .controls import AGREE, Dispatcher, InnerCallable, Stores
 from .copies import (
     OPEN_COPIES,
     WANTED_COPIES,
@@ -39,19 +50,16 @@ from .copies import (
     WantedCopies,
     outcome_of,
 )
-from .dispatcher import Dispatcher, InnerCallable
-from .fail_points import fail_point
 from .fleets import Manifest
 from .frames import Frame, FrameType, OwnFrameType, cut_report, encode_completion
 from .lists import REPLAY, PlayedPart, Replay, Replaying
-from .mover import Mover
-from .session_calls import SessionCalls
+from .mover import Mover, Refusal, new_key
 from .session_frames import SessionFrames
 from .side_by_side import SideBySide, Work
-from .stores import Stores
-from .tasks import RemoteAddressSpace
-from .waiting_thread import WaitingThread
-from .windows import Refusal
+from .tasks import RemoteAddressSpace, read_layout, size_of
+
+if TYPE_CHECKING:
+    from ..calls.stream import Stream
 
 FRAMES = FrameType.TASK, OwnFrameType.RUN, OwnFrameType.VALUE_TAKEN
 """Those that `SessionTasks` serves."""
@@ -63,6 +71,10 @@ _TAGS = {
     limits.REMOTE_BUFFER_ACCESS_READ_WRITE: TensorArgType.INOUT,
 }
 """What tags say of rights."""
+_U64 = (1 << 64) - 1
+_BLOCK = L.FETCHED | L.VALUE_BLOCK
+_KINDS = {L.SIGNED, L.FLOAT64, *range(L.FETCHED, _BLOCK + 1)}
+"""Those of words in calls: of nothing else on this machine."""
 
 
 class LeafArgs(TaskArgs):
@@ -97,22 +109,7 @@ class SessionTasks:
 
     A call begins when its frame comes, and so does a task that may run beside others; they are answered
     when they have ended. Meanwhile the main thread, which this is for, looks for other frames.
-
-    Parameters
-    ----------
-    manifest
-        What the parent has handed over.
-    frames
-        From the parent, and to it.
-    inner : Worker
-        What runs all of it.
-    mover
-        What moves its tensors.
-
-    Attributes
-    ----------
-    dispatcher, copies, stores
-        The session's callables, copies of tensors, and buffers.
+    The Worker `inner` runs all of it.
     """
 
     def __init__(self, manifest: Manifest, frames: SessionFrames, inner: Any, mover: Mover) -> None:
@@ -127,11 +124,12 @@ class SessionTasks:
             manifest.modules, manifest.serialized, *register, self.stores.staged
         )
         self._callees: dict[InnerCallable, Task] = {}
+        self._called: dict[tuple[Any, int], Task] = {}
         self._bare: set[int] = set()
         """The numbers of TASKs, which are answered as the documents say."""
         self._bell = os.eventfd(0, os.EFD_NONBLOCK)
         """Wakes this thread when tensors of a task have been fetched."""
-        self._calls = SessionCalls(inner._stream, self.dispatcher, self.copies)
+        self.stream_of: Callable[[], Stream] = inner._stream
         self._beside = SideBySide(
             inner._stream,
             self.copies,
@@ -162,7 +160,7 @@ class SessionTasks:
             told = messages.read_run(frame)
             if told.run:
                 self.copies.begin(told.run)
-            make = self._calls.work if told.call else self._replay if told.replay else self._task
+            make = self._call if told.call else self._replay if told.replay else self._task
             self._beside.begin(make(sequence, told))
         except BaseException as error:
             if self._frames.over:
@@ -180,7 +178,6 @@ class SessionTasks:
             self._frames.send(FrameType.COMPLETION, told)
         else:
             self._frames.send(OwnFrameType.DONE, messages.DONE.encode(done))
-        fail_point("completed")
 
     def answer_all(self) -> bool:
         """Answer what has ended; if no frame is there, wait for others to end.
@@ -233,7 +230,6 @@ class SessionTasks:
         self.copies.put(told.tensors)
         read = messages.read_task(told.task)
         tensors = told.tensors or (CopiedTensor(),) * len(read.sizes)
-        fail_point("decoded")
         target = None
         if not self._beside.skips(told):
             target = self.dispatcher.find(read.task.callable_digest)
@@ -249,12 +245,13 @@ class SessionTasks:
             and config is None
             and all(one.key for one in tensors)
         ):
-            return Work(sequence, told, tensors, read.sizes, partial(self._call, target, told))
-        run = partial(self._run, target, config, read, told)
-        start = partial(self._run_alone, sequence, run)
+            return Work(sequence, told, tensors, read.sizes, partial(self._submit, target, told))
+        start = partial(self._run, target, config, read, told)
         return Work(sequence, told, tensors, read.sizes, start, is_alone=True)
 
-    def _call(self, target: InnerCallable, told: messages.Run, addresses: Sequence[int]) -> Future:
+    def _submit(
+        self, target: InnerCallable, told: messages.Run, addresses: Sequence[int]
+    ) -> Future:
         """Give a task to a sub worker, as a call."""
         function = target.target
         callee = self._callees.get(target)
@@ -264,20 +261,8 @@ class SessionTasks:
             callee.__name__ = callee.__qualname__ = name
         layouts = tuple(tensor.layout for tensor in told.tensors)
         args = told.task, told.kinds, tuple(addresses), layouts
-        found: Future = self._inner._stream().submit(callee, args, {})
+        found: Future = self.stream_of().submit(callee, args, {})
         return found
-
-    def _run_alone(
-        self, sequence: int, run: Callable[[Sequence[int]], None], addresses: Sequence[int]
-    ) -> messages.Done:
-        """Run something, and return its end."""
-        try:
-            run(addresses)
-            return messages.Done(sequence)
-        except BaseException as error:
-            if self._frames.over:
-                raise
-            return messages.failure_of(error, sequence, outcome_of(error))
 
     def _run(
         self,
@@ -295,13 +280,105 @@ class SessionTasks:
         for put_back in after:
             put_back()
 
+    # ------------------------------------------------------------ calls
+    def _call(self, sequence: int, told: messages.Run) -> CallWork:
+        """Return the work that a call is.
+
+        What it says of copies and values holds at once, before anything of it may fail: the link knows
+        what is here once it has sent the call.
+        """
+        call, copies = messages.CALL.decode(told.call), self.copies
+        copies.drop(told.dropped)
+        try:
+            copies.put(told.tensors)
+            values = [self._held(one) for one in call.values]
+            made = CallWork(sequence, told, call, values, self)
+            self._require_agreed(call, made.form.has_items)
+            made.task = self._task_of(call)
+        except BaseException:
+            copies.drop([call.items.key])
+            raise
+        return made
+
+    def _require_agreed(self, call: messages.Call, has_items: bool) -> None:
+        """Refuse what has to be unpickled where that was not agreed."""
+        if (has_items or call.values) and not self.dispatcher.takes_pickles:
+            raise _refusal("arguments that are pickled: pass numbers and arrays in shared memory")
+
+    def _held(self, piece: messages.Piece) -> Lease | bytes:
+        """Return a value; one with a key is kept, in a block if there is room for one."""
+        key, copies = piece.key, self.copies
+        if not key:
+            return piece.data
+        if not piece.data and (found := copies.find_value(key)) is not None:
+            return found
+        data: Any = piece.data or copies.take_stored(key).data
+        value: Lease | bytes
+        try:
+            value = self.stream_of().put(data)
+        except MemoryError:
+            value = bytes(data)
+        copies.keep(key, value, len(data), was_stored=True)
+        return value
+
+    def _task_of(self, call: messages.Call) -> Task:
+        found = self.dispatcher.find(call.digest)
+        key = found, call.sub_worker
+        task = self._called.get(key)
+        if task is None:
+            made = found if isinstance(found, Task) else self.stream_of().task_of(found)
+            only = () if call.sub_worker == messages.ANY_SUB_WORKER else (call.sub_worker,)
+            task = self._called[key] = made.on(only)
+        return task
+
+    def outcome(self, future: Future, sequence: int, room: messages.FrameCapacity) -> messages.Done:
+        """Return what a call has returned or raised, without unpickling it if it is where it was left."""
+        stream = self.stream_of()
+        raw = stream.raw_outcome(future)
+        if raw is None:
+            error = future.exception()
+            if error is not None:
+                return messages.failure_of(error, sequence)
+            found = outcomes.encode(future.result())  # since something else needed the room
+            kind, word = found.kind, found.word
+            if kind == L.VALUE_BLOCK:
+                block = bytearray(found.nbytes)
+                outcomes.write(found.parts, memoryview(block))
+                return self._block_outcome(stream.put(block), sequence, room)
+        else:
+            kind, word = raw
+            if kind == L.VALUE_ERROR:
+                failed = messages.reported(data_of(stream._mem, word), sequence)
+                future.exception()  # it was asked for
+                return failed
+            if kind == L.VALUE_BLOCK:
+                return self._block_outcome(stream.hold(word), sequence, room)
+        return messages.Done(sequence, L.SUCCESS, kind, word & _U64)
+
+    def _block_outcome(
+        self, lease: Lease, sequence: int, room: messages.FrameCapacity
+    ) -> messages.Done:
+        """Return a value that is a block: a long one is kept until the parent says so."""
+        if not self.dispatcher.takes_pickles:
+            raise _refusal("values that are pickled: return numbers, or write into arrays")
+        block = data_of(self.stream_of()._mem, lease.offset)
+        block = block[: outcomes.size_of(block)]
+        travels = room.takes(block.nbytes)
+        data, key, nbytes = bytes(block) if travels else b"", 0, 0
+        if block.nbytes > limits.MOST_INLINE or not travels:
+            key, nbytes = _value_key(), block.nbytes
+            address = 0 if travels else address_of(np.frombuffer(block, np.uint8))
+            self.copies.keep(key, lease, nbytes, address=address)
+        value = messages.Piece(data, key, nbytes)
+        return messages.Done(sequence, L.SUCCESS, L.VALUE_BLOCK, 0, value)
+
     # ------------------------------------------------------------ replays
     def _replay(self, sequence: int, told: messages.Run) -> Work:
         """Return the work that a replay of a part of a list is."""
         self.copies.put(told.tensors)
         asked = REPLAY.decode(told.replay)
         part = self.dispatcher.find(asked.digest).part(asked.part, self._inner._life)
-        start = partial(self._run_alone, sequence, partial(self._run_replay, part, asked))
+        start = partial(self._run_replay, part, asked)
         return Work(sequence, told, told.tensors, part.sizes[: part.named], start, is_alone=True)
 
     def _run_replay(self, part: PlayedPart, asked: Replay, addresses: Sequence[int]) -> None:
@@ -326,7 +403,6 @@ class SessionTasks:
             raise Refusal("it is not from the parent of this session")
         wanted: list[int] = []
         text = ""
-        fail_point("coming")
         try:
             wanted = self.copies.open(OPEN_COPIES.decode(question))
         except BaseException as error:
@@ -384,3 +460,93 @@ class SessionTasks:
             args.add_tensor(ContinuousTensor(address, tensor.shapes, tensor.dtype), tags[i])
         messages.add_scalars(args, wire.scalars, told.kinds)
         return args, after, kept
+
+
+class CallWork(Work):
+    """A call; if its items have come beside its frame, they are a copy of its own, forgotten with it."""
+
+    task: Task
+
+    def __init__(
+        self,
+        sequence: int,
+        told: messages.Run,
+        call: messages.Call,
+        values: Sequence[Lease | bytes],
+        tasks: SessionTasks,
+    ) -> None:
+        self._arrays = told.tensors
+        self._layouts = [read_layout(one.layout) for one in told.tensors]
+        tensors, sizes = told.tensors, [size_of(one) for one in self._layouts]
+        if call.items.key:
+            tensors = [*tensors, CopiedTensor(call.items.key, 1)]
+            sizes.append(call.items.nbytes)
+        super().__init__(sequence, told._replace(dropped=()), tensors, sizes)
+        self._items, self._values, self._tasks = call.items, values, tasks
+        self._words = np.frombuffer(call.words, np.int64).tolist()
+        self.form = form_of(self._words)
+        codes = [*self.form.inner, *self.form.codes]
+        arrays = sum(codes.count(one) for one in (ARRAY, READ_ARRAY, INNER_ARRAY))
+        shape = len(told.kinds), told.kinds.count(_BLOCK), arrays
+        if shape != (len(self._words), len(values), len(told.tensors)) or set(told.kinds) - _KINDS:
+            raise ValueError("the words of the call do not fit its arrays and values")
+
+    def start(self, addresses: Sequence[int]) -> Future:
+        """Give it to a sub worker, with its copies at some addresses."""
+        stream, kinds = self._tasks.stream_of(), self.told.kinds
+        arrays = [
+            (view_memory(address, layout[1], layout[0], strides=layout[2]), _tag(one))
+            for one, layout, address in zip(self._arrays, self._layouts, addresses, strict=False)
+        ]
+        items: Any = self._items.data
+        if self._items.key:
+            items = view_memory(addresses[-1], (self.sizes[-1],), np.dtype(np.uint8)).data
+        self._leases = [one if isinstance(one, Lease) else stream.put(one) for one in self._values]
+        blocks = (one.offset for one in self._leases)
+        words = [
+            next(blocks) if kind == _BLOCK else word
+            for word, kind in zip(self._words, kinds, strict=True)
+        ]
+        return stream.forward(self.task, PackedElsewhere(arrays, words, kinds, items))
+
+    def end_of(self, future: Future) -> messages.Done:
+        """Return how it has ended, with what it has returned, raised and written."""
+        room = messages.FrameCapacity()
+        try:
+            outcome = self._tasks.outcome(future, self.sequence, room)
+        except Exception as error:
+            return messages.failure_of(error, self.sequence)
+        if outcome.outcome == L.SUCCESS:
+            written = {
+                one.key: size
+                for one, size in zip(self._arrays, self.sizes, strict=False)
+                if one.makes
+            }
+            data = self._tasks.copies.data
+            outcome = outcome._replace(
+                written=[data(key) if room.takes(size) else b"" for key, size in written.items()]
+            )
+        return outcome
+
+    def forget(self) -> None:
+        """Forget its items."""
+        self._tasks.copies.drop([self._items.key])
+
+
+def _tag(one: CopiedTensor) -> int:
+    """Return the tag of a call's array."""
+    if not one.makes:
+        return L.INPUT
+    return L.INOUT if one.reads else L.OUTPUT_EXISTING
+
+
+def _refusal(what: str) -> CallableError:
+    return CallableError(
+        "CALLABLE_KIND_UNSUPPORTED",
+        f"this endpoint takes no {what}; or {AGREE}",
+    )
+
+
+def _value_key() -> int:
+    """Return a key for a value, which fits a word of shared memory."""
+    return new_key() >> 1 or _value_key()

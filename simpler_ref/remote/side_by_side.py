@@ -9,6 +9,8 @@ memory that it writes, or writes memory that it uses. So what shares memory runs
 came, and all else side by side. What is read from another endpoint is fetched on a thread for that, in
 that order, too: work waits only for earlier work, here and elsewhere. If its tensors do not fit beside
 those of others, it waits until one of these has ended.
+
+Rule     REMOTE-AHEAD-5, REMOTE-AHEAD-7, REMOTE-AHEAD-9, REMOTE-COPY-9, REMOTE-COPY-13
 """
 
 from __future__ import annotations
@@ -22,31 +24,21 @@ from typing import Any
 from ..calls.futures import Future
 from ..engine.memory import PARK_NS
 from ..jit import layout as L
+from ..system.polling import WaitingThread
 from .copies import CopiedTensor, Copies, outcome_of
-from .fail_points import fail_point
 from .task_messages import MOST_BEFORE, Done, Run, failure_of
-from .waiting_thread import WaitingThread
 
 _CHANGED = -1
 """In place of a version: work writes the copy, or has it forgotten."""
-Start = Callable[[Sequence[int]], Future | Done]
+Start = Callable[[Sequence[int]], Future | None]
 SOON_NS = 1_000_000
 """How long a session waits for the end of a call before it also looks out for frames."""
 
 
 class Work:
-    """A task or a call that has not ended.
+    """A task or a call that has not ended: the number of its RUN, what that says, copies, their bytes.
 
-    Parameters
-    ----------
-    sequence, told
-        The number of its RUN, and what that says.
-    tensors, sizes
-        The copies that it uses, and their bytes.
-    start
-        Gives it to a sub worker, with its copies at some addresses; or runs it, if it runs alone.
-    is_alone
-        Whether nothing runs beside it.
+    `start` gives it to a sub worker, with its copies at some addresses; or runs it, if it runs alone.
     """
 
     def __init__(
@@ -71,8 +63,21 @@ class Work:
         """What fetches its tensors, from each endpoint that has some."""
         self.future: Future | None = None
 
-    def start(self, addresses: Sequence[int]) -> Future | Done:
-        """Start it, with its copies at some addresses."""
+    def comes_after(self, other: Work) -> bool:
+        """Say whether it waits for other work that has begun before.
+
+        Work that only reads waits for whoever reads another version: a session has one at a time.
+        """
+        if self.is_alone or other.is_alone or other.sequence in self.told.after:
+            return True
+        uses = other.uses
+        return any(
+            key in uses and (version == _CHANGED or uses[key] != version)
+            for key, version in self.uses.items()
+        )
+
+    def start(self, addresses: Sequence[int]) -> Future | None:
+        """Start it, with its copies at some addresses; what runs alone has ended then."""
         assert self._start is not None
         return self._start(addresses)
 
@@ -95,20 +100,8 @@ def _are_done(several: Sequence[Promise[None]]) -> bool:
 class SideBySide:
     """The work of a session.
 
-    Parameters
-    ----------
-    stream_of
-        Returns the calls of the inner Worker.
-    copies
-        The session's copies of tensors.
-    new_fetcher
-        Returns a thread that fetches tensors: there is one for each endpoint that has had some.
-    ring
-        Wakes the main thread if it waits for something else than a call.
-
-    Notes
-    -----
-    Rule     REMOTE-AHEAD-7, REMOTE-AHEAD-9, REMOTE-COPY-9, REMOTE-COPY-13
+    `stream_of` returns the calls of the inner Worker, `new_fetcher` a thread that fetches tensors: there
+    is one for each endpoint that has had some. `ring` wakes the main thread if it waits for no call.
     """
 
     def __init__(
@@ -123,8 +116,6 @@ class SideBySide:
         """The numbers of the last tasks that have failed, or were skipped."""
         self._fetchers: defaultdict[str, Executor] = defaultdict(new_fetcher)
         self._ring_bell = ring
-        self._users: defaultdict[int, dict[int, int]] = defaultdict(dict)
-        """Of each copy: the numbers of work under way that uses it, and which version."""
         self._ends: list[Done] = []
         self._under_way: dict[int, Work] = {}
         """What has not ended, by the numbers of the frames."""
@@ -147,12 +138,9 @@ class SideBySide:
 
     def begin(self, work: Work) -> None:
         """Begin work, as soon as it may start; `ends` tells how it has ended."""
-        after = {
-            number
-            for number, one in self._under_way.items()
-            if one.is_alone or work.is_alone or number in work.told.after
+        work.waits_for = {
+            number for number, one in self._under_way.items() if work.comes_after(one)
         }
-        work.waits_for = self._note_uses(work) | after
         self._under_way[work.sequence] = work
         if not work.waits_for:
             self._prepare(work)
@@ -185,10 +173,7 @@ class SideBySide:
         self._stream_of().stop_waiting()
 
     def end(self) -> None:
-        """Begin nothing any more.
-
-        Rule     REMOTE-AHEAD-5
-        """
+        """Begin nothing any more."""
         for fetcher in self._fetchers.values():
             fetcher.shutdown(wait=False, cancel_futures=True)
         for one in self._under_way.values():
@@ -204,20 +189,6 @@ class SideBySide:
     def skips(self, told: Run) -> bool:
         """Say whether a task is skipped: one that it waits for has not succeeded."""
         return any(one in self._failed for one in told.after)
-
-    def _note_uses(self, work: Work) -> set[int]:
-        """Note which copies are used, and return the work to wait for.
-
-        Work that only reads waits for whoever reads another version: a session has one at a time.
-        """
-        waits_for: set[int] = set()
-        for key, version in work.uses.items():
-            users = self._users[key]
-            waits_for |= {
-                number for number, its in users.items() if its != version or version == _CHANGED
-            }
-            users[work.sequence] = version
-        return waits_for
 
     # ------------------------------------------------------------ one piece of work
     def _prepare(self, one: Work) -> None:
@@ -266,17 +237,13 @@ class SideBySide:
             self.stop_waiting()
 
     def _start(self, one: Work, addresses: Sequence[int]) -> None:
-        fail_point("taken")
         try:
-            found = one.start(addresses)
-        except Exception as error:
-            self._copies.settle(one.tensors, False)
-            self._fail(one, error)
+            one.future = one.start(addresses)
+        except BaseException as error:
+            self._settle(one, failure_of(error, one.sequence, outcome_of(error)))
             return
-        if isinstance(found, Done):
-            self._settle(one, found)
-        else:
-            one.future = found
+        if one.future is None:
+            self._settle(one, Done(one.sequence))
 
     def _look_at(self, one: Work) -> None:
         """Start work whose tensors have come, or end what has run."""
@@ -294,9 +261,7 @@ class SideBySide:
                 self._fail(one, errors[0])
 
     def _settle(self, one: Work, end: Done) -> None:
-        fail_point("ran")
         self._copies.settle(one.tensors, end.outcome == L.SUCCESS)
-        fail_point("settled")
         self._end(one, end)
 
     def _fail(self, one: Work, error: BaseException) -> None:
@@ -306,10 +271,6 @@ class SideBySide:
         """Note how work has ended, and go on with what waits for it."""
         sequence = one.sequence
         del self._under_way[sequence]
-        for key in one.uses:
-            del self._users[key][sequence]
-            if not self._users[key]:
-                del self._users[key]
         one.forget()
         self.note(end)
         self._ends.append(end)

@@ -21,7 +21,7 @@ from .fleets import Fleet, Manifest, ProcessFleet
 from .limits import ANY_MODULE
 
 if TYPE_CHECKING:
-    from .keys import KeyPair
+    from .connection import KeyPair
 
 log = logging.getLogger("simpler_ref")
 

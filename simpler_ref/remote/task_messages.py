@@ -9,7 +9,7 @@ A call travels as a worker of this machine gets it: words, and one pickle of all
 more than `MOST_INLINE_KEPT` travel beside the frame, as copies of tensors do.
 
 Rule     CALL-FAR-5, REMOTE-LINK-4, REMOTE-LINK-5, REMOTE-ARGS-3, REMOTE-AHEAD-7, REMOTE-TASK-8,
-         REMOTE-TASK-9, REMOTE-TASK-10, REMOTE-TASK-14
+         REMOTE-TASK-9, REMOTE-TASK-10, REMOTE-TASK-14, REMOTE-MEM-2
 """
 
 from __future__ import annotations
@@ -106,20 +106,12 @@ PIECE = fields.Message("CALL.piece", Piece)
 
 
 class Call(NamedTuple):
-    """A call. Its arrays are the tensors of the RUN, in their order.
+    """A call: the digest of the function, and the only sub worker that may run it, or `ANY_SUB_WORKER`.
 
-    Attributes
-    ----------
-    digest : bytes
-        Of the function.
-    sub_worker : int
-        The only one that may run it, or `ANY_SUB_WORKER`.
-    words : bytes
-        How it is made of all else, eight bytes each; see `calls.forms`. The RUN has their kinds.
-    items : Piece
-        Names, and values that are pickled, unless the words have them.
-    values : sequence of Piece
-        The values of calls that are more than a word, in the order of their words.
+    Its arrays are the tensors of the RUN, in their order. `words` say how it is made of all else, eight
+    bytes each; see `calls.forms`. The RUN has their kinds. `items` are names, and values that are
+    pickled, unless the words have them; `values` those of calls that are more than a word, in the order
+    of their words.
     """
 
     digest: Annotated[bytes, fields.exactly(32)]
@@ -130,21 +122,12 @@ class Call(NamedTuple):
 
 
 class Done(NamedTuple):
-    """What became of a task or a call.
+    """What became of the task or the call with the number of a RUN; `outcome` is 0, or an error code.
 
-    Attributes
-    ----------
-    sequence, outcome : int
-        Of the RUN; 0 if it has succeeded, else an error code.
-    kind, word : int
-        Of the value of a call.
-    value : Piece
-        Of a value that is more than a word: its block.
-    text, trace, exception : bytes
-        What was raised: described, its traceback, and as a block; empty where that cannot be sent.
-    written : sequence of bytes
-        The arrays that the call has written, in the order of the call; those that are longer are empty,
-        and the parent fetches them.
+    The value of a call is a word of some kind, or more than that: `value` is its block. `text`, `trace`
+    and `exception` are what was raised: described, its traceback, and as a block; empty where that cannot
+    be sent. `written` are the arrays that the call has written, in the order of the call; those that are
+    longer are empty, and the parent fetches them.
     """
 
     sequence: fields.Uint64
@@ -173,10 +156,7 @@ VALUE_TAKEN = fields.Message("VALUE_TAKEN", TakenValue)
 
 # ---------------------------------------------------------------- the link's side
 class Views:
-    """The memory of a session, by the addresses that references to it have.
-
-    Rule     REMOTE-MEM-2
-    """
+    """The memory of a session, by the addresses that references to it have."""
 
     def __init__(self) -> None:
         self._bases: list[int] = []
@@ -219,16 +199,11 @@ class Views:
 
 
 class TaskMaker:
-    """Makes the messages of one session's tasks, and keeps the last ones: programs repeat themselves.
-
-    Attributes
-    ----------
-    views : Views
-        The memory that references may be to; after it has lost some, `forget` what was made.
-    """
+    """Makes the messages of one session's tasks, and keeps the last ones: programs repeat themselves."""
 
     def __init__(self) -> None:
         self.views = Views()
+        """The memory that references may be to; after it has lost some, `forget` what was made."""
         self._made: dict[tuple[bytes, ...], Run] = {}
 
     def forget(self) -> None:

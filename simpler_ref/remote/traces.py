@@ -1,4 +1,4 @@
-"""The trace of a session: the messages that begin, fetch and end it, what both sides note, and do.
+"""The trace of an endpoint: its link has the session take it, and fetches the records.
 
 A trace of the session's Worker goes into a file without a name at the endpoint. From there it comes,
 piece by piece, as answers of the session's mover, into a file beside that of the parent's trace. Each
@@ -21,7 +21,8 @@ import secrets
 import tempfile
 import threading
 import time
-from typing import IO, TYPE_CHECKING, Annotated, Any, BinaryIO, NamedTuple
+from collections import deque
+from typing import IO, Annotated, Any, BinaryIO, NamedTuple
 
 from ..errors import TransferError
 from ..jit import layout as L
@@ -29,10 +30,9 @@ from ..workers.reports import cut_utf8, describe_exception
 from .fields import Message, Uint64, blob, text
 from .frames import Frame, OwnFrameType
 from .limits import MAX_ERROR_BYTES
-
-if TYPE_CHECKING:
-    from .parent_memory import ParentMemory
-    from .session_frames import SessionFrames
+from .link_frames import LinkFrames
+from .parent_memory import ParentMemory
+from .session_frames import SessionFrames
 
 log = logging.getLogger("simpler_ref")
 MOST_BYTES = 1 << 34
@@ -115,12 +115,20 @@ def clock_note(asked_ns: int, there_ns: int, came_ns: int) -> Note:
     return L.NOTED_CLOCK | half << 8, 0, when, there_ns - when
 
 
-# ---------------------------------------------------------------- at the link
-class LinkTrace:
-    """The trace of one session, and the file into which its records come."""
+# ---------------------------------------------------------------- both sides
 
-    def __init__(self, frames: Any, memory: ParentMemory) -> None:
+
+class LinkTrace:
+    """The trace of one session, and the file into which its records come.
+
+    It also notes frames, and tensors that were moved, in the trace that the parent takes. The journal is
+    the main thread's, which takes up what others note.
+    """
+
+    def __init__(self, frames: LinkFrames, memory: ParentMemory) -> None:
         self._frames, self._memory = frames, memory
+        frames.note, frames.on_beat, memory.on_moved = self._note_frame, self.poll, self._note_moved
+        self._notes: deque[Note] = deque()
         self._lock = threading.Lock()
         """Held while a piece comes: the thread that sends signs of life fetches some, too."""
         self._file: BinaryIO | None = None
@@ -190,13 +198,28 @@ class LinkTrace:
         raw = self._memory.mover.ask(self._memory.address, self._key, question)
         came_ns = time.monotonic_ns()
         piece = RECORDS_ANSWER.decode(raw)
-        self._frames.note(clock_note(asked_ns, piece.time_ns, came_ns))
+        self._note(clock_note(asked_ns, piece.time_ns, came_ns))
         self._came += len(piece.data)
         most = MOST_BYTES if self._size is None else min(MOST_BYTES, self._size)
         if self._came > most or (self._size is not None and not piece.data):
             raise ValueError(f"{self._came} bytes of records have come, {most} are allowed")
         file.write(piece.data)
         return len(piece.data)
+
+    def _note_frame(self, kind: int, number: int, task: int, nbytes: int, sent: bool) -> None:
+        word = frame_word(kind, number, self._frames.session_id, sent=sent)
+        self._note((word, task, time.monotonic_ns(), nbytes))
+
+    def _note_moved(self, address: str, stored: bool, nbytes: int, began: int) -> None:
+        if self._frames.mailbox.is_traced:
+            word = moved_word(address, stored=stored)
+            self._note((word, nbytes, began, time.monotonic_ns()))
+
+    def _note(self, note: Note) -> None:
+        self._notes.append(note)
+        if threading.current_thread() is threading.main_thread():
+            while self._notes:
+                self._frames.mailbox.note(*self._notes.popleft())
 
     def drop(self) -> None:
         """Fetch no more."""

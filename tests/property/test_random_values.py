@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import simpler_ref as sr
-from simpler_ref.remote import link_calls
+from simpler_ref.remote import link_tasks
 
 from ..endpoints import opened
 from ..support import sample
@@ -198,7 +198,7 @@ def test_values_are_those_of_plain_calls(mode, seeds, length):
 @pytest.mark.parametrize("limits", sample(product((450_000, 1 << 20, 1 << 28), (None, 1, 3)), 1))
 def test_values_that_endpoints_keep_are_those_of_plain_calls(monkeypatch, limits):
     most, depth = limits
-    monkeypatch.setattr(link_calls, "MOST_KEPT", most)
+    monkeypatch.setattr(link_tasks, "MOST_KEPT", most)
     with opened(2, mailbox_depth=depth) as w:
         for seed in range(2):
             run_program(w, random.Random(seed), 60)

@@ -29,10 +29,11 @@ from simpler_ref import (
     WorkerLostError,
     WorkerStartError,
 )
-from simpler_ref.remote import HostFleet, fail_points, keys
+from simpler_ref.remote import HostFleet, connection
 from simpler_ref.remote.connection import prepare
-from tests import far_side, list_programs
-from tests.endpoints import COUNT, EXISTING, INOUT, INPUT, arm, program
+from tests import fail_points, far_side, list_programs
+from tests.endpoints import COUNT, EXISTING, INOUT, INPUT, program
+from tests.fail_points import arm
 from tests.spec_rules import ROOT
 from tests.support import Gate, make_args, sample, wait_until
 
@@ -165,7 +166,7 @@ class Host:
 def two_hosts(folder):
     """Yield two hosts with daemons, linked to this one and to each other, and the file of their keys."""
     number, key_file = next(NUMBERS), str(folder / "keys")
-    keys.write_pair(key_file)
+    connection.write_pair(key_file)
     hosts: list[Host] = []
     try:
         for i in (1, 2):
@@ -403,7 +404,7 @@ def test_a_task_that_keeps_pythons_lock_is_no_lost_endpoint():
 
 
 @pytest.mark.spec("REMOTE-AHEAD-6")
-@pytest.mark.parametrize("point", sample(fail_points.AHEAD, 1))
+@pytest.mark.parametrize("point", sample([*fail_points.AHEAD], 1))
 @pytest.mark.slow("starts endpoints, and starts them again")
 def test_whoever_dies_with_tasks_that_were_sent_ahead_is_noticed_and_replaced(
     point, tmp_path, monkeypatch
@@ -496,7 +497,7 @@ def test_processes_killed_at_any_time_end_a_replay_and_the_next_is_right(whom):
             assert both.replay() is None
 
 
-@pytest.mark.parametrize("point", sample(fail_points.LINK[::-1] + fail_points.SESSION, 2))
+@pytest.mark.parametrize("point", sample([*reversed(fail_points.LINK), *fail_points.SESSION], 2))
 def test_whoever_dies_at_a_point_of_the_protocol_is_noticed_and_replaced(
     point, tmp_path, monkeypatch
 ):

@@ -19,6 +19,7 @@ from simpler_ref.errors import RemoteError
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.constants import LINE
 from simpler_ref.remote import tasks
+from simpler_ref.remote.controls import Stores
 from simpler_ref.remote.copies import (
     EVENTS,
     ComingCopies,
@@ -29,15 +30,13 @@ from simpler_ref.remote.copies import (
 )
 from simpler_ref.remote.copies import _Copy as Copy
 from simpler_ref.remote.directory import Held, Use
-from simpler_ref.remote.link_calls import KnownValues
 from simpler_ref.remote.link_frames import LinkFrames
-from simpler_ref.remote.mover import Mover
+from simpler_ref.remote.link_tasks import KnownValues
+from simpler_ref.remote.mover import Mover, bytes_at
 from simpler_ref.remote.parent_tensors import Recovery
-from simpler_ref.remote.session_calls import CallWork
-from simpler_ref.remote.stores import Stores
+from simpler_ref.remote.session_tasks import CallWork
 from simpler_ref.remote.task_messages import ANY_SUB_WORKER, Call, Run
-from simpler_ref.remote.windows import bytes_at
-from tests.endpoints import store
+from tests.endpoints import store, validate
 from tests.spec_rules import ROOT
 from tests.support import sample
 
@@ -67,7 +66,7 @@ def test_what_comes_in_a_frame_takes_the_place_of_a_transfer_and_needs_none():
     (address,) = copies.take([CopiedTensor(7, 1)], [4])
     assert bytes(bytes_at(address, 4)) == b"abcd" and len(offered) == 1
     copies.put([CopiedTensor(7, 1, data=b"abcd")])
-    copies.validate()
+    validate(copies)
 
 
 def test_errors_tell_the_story_of_a_version():
@@ -78,7 +77,7 @@ def test_errors_tell_the_story_of_a_version():
     copies.settle(both, True)
     with pytest.raises(RemoteError, match=r"\(here: open 1, take 1, change, keep 2\)"):
         copies.take([CopiedTensor(7, 1)], [4])
-    copies.validate()
+    validate(copies)
 
 
 def test_a_version_that_does_not_read_the_one_before_may_be_made():

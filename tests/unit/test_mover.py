@@ -10,20 +10,22 @@ import pytest
 import zmq
 
 from simpler_ref import TransferError
-from simpler_ref.remote import channels, windows
-from simpler_ref.remote.keys import new_pair, secure_client
-from simpler_ref.remote.mover import Mover
-from simpler_ref.remote.windows import (
+from simpler_ref.remote import mover
+from simpler_ref.remote.connection import new_pair, secure_client
+from simpler_ref.remote.mover import (
     CHUNK,
     CREDIT,
     GROUP,
     MOST_TOGETHER,
     Header,
     Kind,
+    Mover,
     Refusal,
     Span,
     Window,
     Windows,
+    decode,
+    encode_windows,
     name_of,
     new_key,
 )
@@ -357,16 +359,16 @@ GARBAGE = {
     "windows that are none": [MANY.encode(), b"x"],
     "more windows than bytes": [
         MANY.encode(),
-        windows.encode_windows([ONE] * 101),
+        encode_windows([ONE] * 101),
     ],
-    "windows and one more": [REQUEST.encode(), windows.encode_windows([Span(KEY, b"", 100)])],
+    "windows and one more": [REQUEST.encode(), encode_windows([Span(KEY, b"", 100)])],
     "too many windows": [
         MANY.encode(),
-        windows.encode_windows([ONE] * (MOST_TOGETHER + 1)),
+        encode_windows([ONE] * (MOST_TOGETHER + 1)),
     ],
     "a wait for several windows": [
         REQUEST._replace(kind=Kind.GET, key=KEY + 1).encode(),
-        windows.encode_windows([ONE] * 100),
+        encode_windows([ONE] * 100),
     ],
     "no data": [STORE.encode()],
     "too little data": [STORE.encode(), bytes(99)],
@@ -391,7 +393,7 @@ def test_what_is_no_request_is_refused_logged_once_and_changes_nothing(open_move
             with caplog.at_level(logging.WARNING, "simpler_ref"):
                 stranger.send_multipart(message)
                 header, why = stranger.recv_multipart()
-            assert windows.decode(header).kind == Kind.REFUSED
+            assert decode(header).kind == Kind.REFUSED
             assert why
         assert [record.name for record in caplog.records] == ["simpler_ref"]
         assert why.decode() in caplog.text and np.array_equal(memory, before)
@@ -415,7 +417,8 @@ def test_a_message_that_is_too_long_costs_its_sender_the_connection(pair):
     assert into == memory.tobytes()
 
 
-def test_whoever_has_no_keys_of_the_group_reaches_no_window(open_mover, monkeypatch):
+@pytest.mark.spec("REMOTE-TRUST-2")
+def test_whoever_has_no_keys_of_the_group_reaches_no_window(open_mover, monkeypatch, caplog):
     group, other = new_pair(), new_pair()
     there, memory = open_mover(group), numbers(100)
     key = offer(there, memory)
@@ -423,10 +426,11 @@ def test_whoever_has_no_keys_of_the_group_reaches_no_window(open_mover, monkeypa
         here = open_mover(keys)
         if keys is group:  # a stranger who knows the public key
             stranger = lambda line, *_: secure_client(line, other, group.public)  # noqa: E731
-            monkeypatch.setattr(channels, "secure_client", stranger)
+            monkeypatch.setattr(mover, "secure_client", stranger)
         with pytest.raises(TransferError, match="no session") as caught:
             here.fetch_all(there.address, [Span(key, bytearray(100), 100)])
         assert not caught.value.refused
+    wait_until(lambda: caplog.text.count("refused a connection") >= 3)
     assert there.counters()["served_chunks"] == there.counters()["served_refused"] == 0
     monkeypatch.undo()
     here.fetch_all(there.address, [Span(key, bytearray(100), 100)])
@@ -443,7 +447,7 @@ def test_answers_to_other_transfers_are_not_taken(open_mover):
         def answer(*answers):
             fetching = Waiting(here.fetch_all, address, [Span(KEY, into, 10)])
             peer, request = router.recv_multipart()
-            asked = windows.decode(request)
+            asked = decode(request)
             for change, data in answers:
                 header = asked._replace(**{"kind": Kind.DATA, **change(asked)})
                 router.send_multipart([peer, header.encode(), data])

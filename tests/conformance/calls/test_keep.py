@@ -10,8 +10,9 @@ import pytest
 
 import simpler_ref as sr
 from simpler_ref import WorkerLostError
-from simpler_ref.remote import fail_points, link_calls
-from tests.endpoints import arm
+from simpler_ref.remote import link_tasks
+from tests import fail_points
+from tests.fail_points import arm
 from tests.support import wait_until
 
 from ... import far_calls
@@ -125,7 +126,7 @@ def test_endpoints_forget_what_nobody_needs(both, size):
 def test_what_was_not_used_for_long_makes_room_and_moves_again(monkeypatch, size, by_size):
     most = 5 * 8 * BESIDE
     if not by_size:
-        monkeypatch.setattr(link_calls, "MOST_KEPT", most)
+        monkeypatch.setattr(link_tasks, "MOST_KEPT", most)
     options = {"values_size": 4 * most} if by_size else None
     with opened(1, options=options) as w:
         several = [w.submit(np.full, size, float(k)) for k in range(16)]
@@ -171,7 +172,7 @@ def test_values_outlive_their_endpoint_its_sub_worker_and_calls_that_run_again(t
 @pytest.mark.parametrize("point", fail_points.VALUES)
 def test_who_dies_while_values_move_is_replaced_and_nothing_is_wrong(point, tmp_path, monkeypatch):
     once = arm(point, tmp_path, monkeypatch)
-    monkeypatch.setattr(link_calls, "MOST_KEPT", 5 * 8 * BESIDE)
+    monkeypatch.setattr(link_tasks, "MOST_KEPT", 5 * 8 * BESIDE)
     with opened() as w:
         seen, deadline = [], time.monotonic() + 60
         while once.exists() and time.monotonic() < deadline:

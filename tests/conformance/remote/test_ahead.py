@@ -24,12 +24,12 @@ from simpler_ref.remote.copies import (
 )
 from simpler_ref.remote.frames import FrameType
 from simpler_ref.remote.limits import REMOTE_BUFFER_ACCESS_READ, REMOTE_BUFFER_ACCESS_WRITE
+from simpler_ref.remote.mover import Refusal, bytes_at
 from simpler_ref.remote.parent_memory import ParentMemory
 from simpler_ref.remote.session_frames import SessionFrames
 from simpler_ref.remote.session_tasks import SessionTasks
 from simpler_ref.remote.side_by_side import SideBySide, Work
 from simpler_ref.remote.task_messages import Run
-from simpler_ref.remote.windows import Refusal, bytes_at
 from tests import far_side
 from tests.endpoints import COUNT, EXISTING, INOUT, INPUT, program, reference, store
 from tests.raw_session import ENDPOINT, SESSION, manifest

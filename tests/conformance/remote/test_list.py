@@ -10,7 +10,7 @@ from simpler_ref.callables.identity import CallableKind
 from simpler_ref.errors import CallableError
 from simpler_ref.jit import layout as L
 from simpler_ref.remote.callables import LIST_VERSION, RegisterCallableCommand, RemoteRegistryTarget
-from simpler_ref.remote.dispatcher import Dispatcher
+from simpler_ref.remote.controls import Dispatcher
 from simpler_ref.remote.lists import (
     LIST,
     REPLAY,

@@ -5,8 +5,8 @@ import logging
 import pytest
 
 from simpler_ref import CallableError, RemoteCallable, RemoteWorkerSpec
+from simpler_ref.remote.connection import new_pair
 from simpler_ref.remote.frames import FrameType, HelloPayload, encode_hello
-from simpler_ref.remote.keys import new_pair
 from simpler_ref.remote.session_frames import profile
 from tests import far_side
 from tests.endpoints import Program

@@ -15,8 +15,8 @@ from simpler_ref import RemoteCallable, RemoteWorkerSpec, Trace, Worker, WorkerL
 from simpler_ref.errors import TransferError
 from simpler_ref.jit import layout as L
 from simpler_ref.remote import traces
+from simpler_ref.remote.connection import new_pair
 from simpler_ref.remote.frames import OwnFrameType
-from simpler_ref.remote.keys import new_pair
 from simpler_ref.remote.mover import Mover
 from simpler_ref.trace import TraceFileError
 from simpler_ref.trace.tables import NOTE, Clock, TraceFile, head_of, text_notes
@@ -449,7 +449,9 @@ def test_no_more_comes_than_the_session_has_announced_or_a_disk_should_hold(tmp_
             return traces.RECORDS_ANSWER.encode(traces.RecordsAnswer(9, bytes(next(left))))
 
         frames = SimpleNamespace(
-            exchange=answer, note=lambda _: None, place=SimpleNamespace(name="x")
+            exchange=answer,
+            mailbox=SimpleNamespace(note=lambda *_: None),
+            place=SimpleNamespace(name="x"),
         )
         memory = SimpleNamespace(address="", mover=SimpleNamespace(ask=ask))
         trace = traces.LinkTrace(frames, memory)

@@ -13,7 +13,7 @@ import pytest
 
 from simpler_ref.errors import RemoteError
 from simpler_ref.extras.ray_fleet import RayFleet
-from simpler_ref.remote import keys
+from simpler_ref.remote import connection
 
 from ...sessions import DEADLINE_S, manifest
 from ...system.programs import dies
@@ -55,7 +55,7 @@ def fleet(address):
 
 
 def real(**worker):
-    pair = keys.new_pair()
+    pair = connection.new_pair()
     more = {
         "parent_key": pair.public,
         "group_key": pair.public,
