@@ -121,6 +121,7 @@ def test_an_encoder_refuses_what_a_field_cannot_hold_and_names_it():
         for value in (1 << 64, -(1 << 32), None):
             name = field.removeprefix("frame_")
             refuse(f"frame.{name}: ", wire.encode_frame, HEADER._replace(**{field: value}))
+    refuse("frame.flags: 1 is", wire.encode_frame, HEADER._replace(flags=1))
     refuse("CONTROL.control_version: 0", wire.encode_control, wire.ControlName.COMM_INIT, 0)
     refuse("live owner", wire.encode_export_buffer_result, dataclasses.replace(EXPORT, buffer_id=0))
     for value in ("x", 3, None):
