@@ -214,6 +214,10 @@ _NAME = b"\x8c\x08__main__"
 _SHORT = 1 << 16
 """In bytes: a longer pickle is not searched for the name if the values are plain."""
 _PLAIN = {np.ndarray, str, bytes, bytearray}
+_NUMBERS = {int, float, bool, type(None)}
+CONTAINERS = frozenset((tuple, list, dict))
+_MOST_PLAIN, _DEEPEST = 512, 8
+"""How long a text or a container is at most that is looked through, and how deep they are."""
 
 
 def inherited() -> dict[str, Any]:
@@ -230,10 +234,26 @@ def inherited() -> dict[str, Any]:
     return found
 
 
-def _is_plain(value: Any) -> bool:
-    """Say whether a value has no objects within it."""
+def is_plain(value: Any, depth: int = _DEEPEST) -> bool:
+    """Say whether pickle itself can make a value: numbers, short texts, and small containers of them."""
     kind = type(value)
-    return kind in _PLAIN and (kind is not np.ndarray or not value.dtype.hasobject)
+    if kind in _NUMBERS:
+        return True
+    if kind is str or kind is bytes:
+        return len(value) <= _MOST_PLAIN
+    if kind not in CONTAINERS or len(value) > _MOST_PLAIN or not depth:
+        return False
+    for one in (*value, *value.values()) if kind is dict else value:
+        if not is_plain(one, depth - 1):
+            return False
+    return True
+
+
+def _has_no_objects(value: Any) -> bool:
+    kind = type(value)
+    if kind in _PLAIN:
+        return kind is not np.ndarray or not value.dtype.hasobject
+    return is_plain(value)
 
 
 class ArgumentPickler:
@@ -263,12 +283,12 @@ class ArgumentPickler:
         """Return arguments as bytes; `values` are the arguments in what is pickled."""
         if self._only_by_value:
             return self._by_value(items)
-        is_plain = all(map(_is_plain, values))
+        are_plain = all(map(_has_no_objects, values))
         try:
-            data = pickle.dumps(items, 5) if is_plain else self._quickly(items)
+            data = pickle.dumps(items, 5) if are_plain else self._quickly(items)
         except Exception:
             return self._by_value(items)
-        if self._known is None or (is_plain and len(data) > _SHORT):
+        if self._known is None or (are_plain and len(data) > _SHORT):
             return data
         return data if data.find(_NAME) < 0 else self._by_value(items)
 

@@ -24,6 +24,8 @@ CODE_MASK = (1 << CODE_BITS) - 1
 _COUNT, _NAMED = L.KEY_BITS, 52
 _MOST_CODES = (1 << _NAMED - _COUNT) - 1
 MOST_ARGUMENTS = (1 << 63 - _NAMED) - 1
+INLINE_BYTES = 512
+"""Longest pickle of values that travels with a call, for which `src/quick.c` has room; others get a block."""
 _double, _integer = struct.Struct("<d"), struct.Struct("<q")
 CONSTANTS = {NONE: None, TRUE: True, FALSE: False}
 
@@ -54,6 +56,11 @@ def head_words(key: int, codes: Sequence[int], named: int) -> list[int]:
             word = word << CODE_BITS | code
         words.append(word)
     return words
+
+
+def inline(data: bytes) -> bytes:
+    """Return a short pickle as words, of which the last one says how many bytes it has."""
+    return data + bytes(-len(data) % L.WORD) + _integer.pack(len(data))
 
 
 def place_of(argument: int) -> tuple[int, int]:

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..callables.pickling import ByValue
+from ..callables.pickling import ByValue, is_plain
 from ..errors import RemoteTraceback, TaskError
 from ..jit import layout as L
 from ..system.types import Array
@@ -240,6 +240,8 @@ _idle: list[_Pickler] = []
 
 def _pickle(value: object) -> tuple[bytes, list[Array]]:
     """Return a value as a pickle and the arrays that it refers to."""
+    if is_plain(value):
+        return pickle.dumps(value, 5), []
     try:
         pickler = _idle.pop()
     except IndexError:

@@ -13,7 +13,7 @@ import pickle
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import cycle
-from struct import unpack
+from struct import iter_unpack
 from typing import Any, NamedTuple, NoReturn
 
 from numpy import asarray, generic, ndarray
@@ -30,6 +30,7 @@ from .forms import (
     ARRAY,
     CALL_KEY,
     FALSE,
+    INLINE_BYTES,
     INNER_ARRAY,
     INNER_VALUE,
     ITEM,
@@ -39,6 +40,7 @@ from .forms import (
     TRUE,
     VALUE,
     head_words,
+    inline,
 )
 from .futures import Future, Lease
 from .signatures import MISSING, Mode, Parameter
@@ -58,8 +60,6 @@ _FORMS = {
 """The code of an array, and what follows its tensor without a tag."""
 _I64_FIRST, _I64_LAST = -(1 << 63), (1 << 63) - 1
 _MOST_HEADS = 4096
-_INLINE_BYTES = 512
-"""Longest pickle of values that travels with a call; others get a block."""
 _MOST_TAKEN_OUT = 16
 """More arrays and futures than these are not taken out: the call waits for all others."""
 _INPUT = with_tag(b"", L.INPUT)
@@ -265,14 +265,15 @@ class Packer:
                 parts = enclosed.parts + parts
                 scalars = enclosed.scalars + scalars
                 futures += enclosed.futures
-            if len(data) <= _INLINE_BYTES:
-                scalars += _inline(data)
+            if len(data) <= INLINE_BYTES:
+                words = inline(data)
+                scalars += [_integer(*one, L.SIGNED) for one in iter_unpack("<q", words)]
                 data = b""
         parts += plan.reads  # behind those of arguments: the worker only has the call wait for them
         counts = len(parts) >> 1
-        head, words = plan.heads.get(tuple(form)) or plan.head(form)
+        head, heads = plan.heads.get(tuple(form)) or plan.head(form)
         parts.append(head)
-        counts |= words + len(scalars) << L.HALF
+        counts |= heads + len(scalars) << L.HALF
         return counts, b"".join(parts + scalars), data, futures, epoch
 
     def forward(self, plan: CallPlan, call: PackedElsewhere) -> Packed:
@@ -295,7 +296,7 @@ class Packer:
     ) -> tuple[bytes, Enclosed]:
         """Return values as bytes, and what was taken out of them; say which cannot be pickled."""
         try:
-            return self._take_out((names, items), items)
+            return self._take_out((names, tuple(items)), items)
         except RefusedError as refused:
             raise refused.error from None
         except NeededError:
@@ -400,12 +401,6 @@ class Packer:
                 raise type(error)(f"{parameter.name}: {error}") from None
             return ITEM
         return code
-
-
-def _inline(data: bytes) -> list[bytes]:
-    """Return a short pickle as scalars, the number of its bytes at the end."""
-    words = unpack(f"<{-(-len(data) // L.WORD)}q", data + bytes(-len(data) % L.WORD))
-    return [_integer(word, L.SIGNED) for word in (*words, len(data))]
 
 
 # ---------------------------------------------------------------- what arguments have within them

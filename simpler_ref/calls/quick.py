@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import inspect
+import pickle
 import struct
 import sysconfig
 import weakref
@@ -22,13 +23,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ..callables.pickling import CONTAINERS, is_plain
+from ..engine.view.blocks import HEAD
 from ..engine.view.mailbox import CALL_PLACES
 from ..jit import entries, kernel
 from ..jit import layout as L
 from ..model.wire import TAG_AT, TENSOR_BYTES
 from . import forms
 from .futures import Future
-from .signatures import MISSING
+from .signatures import MISSING, Mode
 
 if TYPE_CHECKING:
     from ..engine.memory import Engine
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     from .packing import CallPlan
     from .tasks import Task
 
+_PICKLED = dict.fromkeys((str, bytes, *CONTAINERS))
 LIBRARY = Path(__file__).with_name("_quick.so")
 _MOST_DTYPES = 1024
 _PLACED = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -48,7 +52,7 @@ _WRITEABLE = 0x400
 """Among an array's flags: numpy's NPY_ARRAY_WRITEABLE."""
 _KINDS = (
     *(L.VALUE_NONE, L.VALUE_BOOL, L.VALUE_INT, L.VALUE_FLOAT),
-    *(L.VALUE_NUMPY_BOOL, L.VALUE_NUMPY_INT64, L.VALUE_NUMPY_FLOAT64),
+    *(L.VALUE_NUMPY_BOOL, L.VALUE_NUMPY_INT64, L.VALUE_NUMPY_FLOAT64, L.VALUE_BLOCK),
 )
 
 
@@ -73,15 +77,25 @@ class Quick:
             _numbers(session),
             (
                 *(mutex.rlock.acquire, mutex.rlock.release, (False,)),
-                *(self._plans, fetching, tasks, Future, np.ndarray, float, int),
+                *(self._plans, fetching, tasks, Future, np.ndarray, float, int, _PICKLED, pickle.loads),
                 *(np.bool_, np.int64, np.float64, None, True, False, 0, ()),
             ),
         )
         self._learn: Callable[[bytes], None]
         self.call, self.take, self.keep, self.enter, self.leave, *rest = made
         self.find, self.futures, self.drop_later, self.drop_all, *rest = rest
-        self._learn, self._forget, self._start, look = rest
-        _require_numpy(look)
+        self._learn, self._forget, self._start = rest
+
+    def call_with_values(self, stream: Any, task: Any, args: tuple[Any, ...]) -> Future | None:
+        """Submit a call some of whose arguments are texts, or containers of plain values."""
+        items = [one for one in args if type(one) in _PICKLED]
+        if not items or not all(map(is_plain, items)):
+            return None
+        data = pickle.dumps(((), tuple(items)), 5)
+        if len(data) > forms.INLINE_BYTES:
+            return None
+        made: Future | None = self.call(stream, task, args, forms.inline(data))
+        return made
 
     def start(self, word: int, dead: dict[int, int]) -> None:
         """Make calls from now on, as long as no worker is dead; see `stop`."""
@@ -109,11 +123,12 @@ class Quick:
         least = max([first, *(at + 1 for at in left_out if filled and at < filled[-1])])
         words = [plan.key, least, len(named), most if rest else len(named)]
         wanted = plan.signature.converted
-        for at, (code, tag, _) in enumerate((named + most * rest)[:most]):
+        for at, (code, tag, parameter) in enumerate((named + most * rest)[:most]):
             kind = id(wanted[at]) if at in wanted else 0
             default = id(defaults[at - first]) if at in filled else 0
             flags = _WRITEABLE if code == forms.ARRAY else 0
-            words += code, int.from_bytes(tag, "little") << _TAG_SHIFT, flags, kind, default
+            is_value = parameter.mode is Mode.VALUE
+            words += code, int.from_bytes(tag, "little") << _TAG_SHIFT, flags, is_value, kind, default
         self._plans[task] = _words(words).ljust(_sizes("quick").plan, b"\0")
 
     def know_none(self) -> None:
@@ -197,7 +212,7 @@ class Slow:
             self._drop(self._mem, slot)
 
     keep = futures
-    start = stop = know = know_none = learn = forget = call
+    call_with_values = start = stop = know = know_none = learn = forget = call
 
 
 def _words(words: Any) -> bytes:
@@ -216,8 +231,8 @@ def _numbers(session: Session) -> bytes:
         [
             *(mem.ctypes.data, len(mem), session.engine.layouts.epoch_address),
             *(*addresses, slots.start, slots.step, len(slots), *seen),
-            *(L.HALF, L.KEY_BITS, forms.CODE_BITS),
-            *(forms.NONE, forms.TRUE, forms.FALSE, forms.VALUE),
+            *(L.HALF, L.KEY_BITS, forms.CODE_BITS, HEAD),
+            *(forms.NONE, forms.TRUE, forms.FALSE, forms.VALUE, forms.ITEM),
             *(L.SIGNED, L.FLOAT64, L.FUTURE, *_KINDS),
             *(_place_of(Future, name) for name in ("_stream", "_slot", "_value")),
         ]
@@ -271,12 +286,12 @@ def run_inside(
     numbers = [
         *(mem.ctypes.data, worker, *CALL_PLACES),
         *(L.HALF, L.KEY_BITS, forms.CODE_BITS),
-        *(forms.NONE, forms.TRUE, forms.FALSE, forms.VALUE, forms.ARRAY, forms.READ_ARRAY),
+        *(forms.NONE, forms.TRUE, forms.FALSE, forms.VALUE, forms.ITEM, forms.ARRAY, forms.READ_ARRAY),
         *(L.SIGNED, L.FLOAT64, L.FETCHED),
         *(L.VALUE_NONE, L.VALUE_BOOL, L.VALUE_INT, L.VALUE_FLOAT, L.VALUE_BLOCK),
         ctypes.addressof(here),
     ]
-    used = functions, run, finish, finish_placed, read, settle, np.ndarray, maker
+    used = functions, run, finish, finish_placed, read, pickle.loads, settle, np.ndarray, maker
     objects = *used, float, int, None, True, False
     made: tuple[Callable[[ReceivedArgs], None], Callable[..., None]]
     made = _made("inside", _words(numbers), objects)
@@ -323,26 +338,6 @@ def is_possible() -> bool:
     """Say whether native code can do all that."""
     has_gil = not sysconfig.get_config_var("Py_GIL_DISABLED")
     return has_gil and not kernel.INTERPRETED and LIBRARY.exists()
-
-
-def _require_numpy(look: Callable[[Any], bytes]) -> None:
-    """Make sure that quick.c reads this numpy's arrays.
-
-    Raises
-    ------
-    RuntimeError
-        It does not.
-    """
-    array = np.empty((3, 4, 5), np.int16)[::-1, ::2]
-    start = array.ctypes.data, array.ndim, id(array.dtype)
-    for writeable in (False, True):
-        array.flags.writeable = writeable
-        flags = array.flags.num
-        if (
-            look(array) != _words((*start, flags, *array.shape, *array.strides))
-            or bool(flags & _WRITEABLE) != writeable
-        ):
-            raise RuntimeError(f"numpy {np.__version__} has other arrays than simpler_ref knows")
 
 
 def make(

@@ -147,6 +147,8 @@ class Stream:
         """
         if not kwargs:
             future: Future | None = self.call_quickly(self, task, args)
+            if future is None:
+                future = self._quick.call_with_values(self, task, args)
             if future is not None:
                 return future
         bound = task.signature.bind(args, kwargs)

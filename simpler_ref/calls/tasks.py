@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, overload
 
+from ..callables.pickling import ByValue
 from ..callables.runnable import OPTIONS, require_options, require_runnable
 from ..jit import layout as L
 from ..system.values import flag, positive_seconds, text, whole
@@ -97,12 +98,14 @@ class Task:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.py_func, name)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        module, name = self.__module__, self.__qualname__
-        if module and module != "__main__" and find_imported(module, name) is self:
-            return find, (module, name)
-        about = self.signature.parameters, self.timeout, self.retries, self._options, name
-        return _remake, (self.py_func, *about)
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        name: str = self.__qualname__
+        is_there = self.__module__ and find_imported(self.__module__, name) is self
+        return name if is_there else self._with_function()
+
+    def _with_function(self) -> tuple[Any, ...]:
+        about = self.signature.parameters, self.timeout, self.retries, self._options
+        return _remake, (self.py_func, *about, self.__qualname__)
 
     @property
     def _options(self) -> dict[str, Any] | None:
@@ -139,6 +142,14 @@ def _remake(
     made = Task(function, signature, timeout, retries, code)
     made._call_it(name)
     return made
+
+
+def _reduce_for_workers(task: Task) -> str | tuple[Any, ...]:
+    """Return how a task is pickled for workers, whose `__main__` may have another one, or none."""
+    return task._with_function() if task.__module__ == "__main__" else task.__reduce__()
+
+
+ByValue.dispatch_table[Task] = _reduce_for_workers
 
 
 def find(module: str, name: str) -> Any:

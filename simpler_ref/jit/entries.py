@@ -131,12 +131,12 @@ def call_from_c(mem, callable_word, counts, words):
 def read_outcome_from_c(mem, slot, outcome):
     """Write the kind and the word of a call's value to an address.
 
-    Returns  1; or 0 if the call has not ended; or 2 if it has failed, or its value is more than a word
+    Returns  1; or 0 if the call has not ended; or 2 if it has failed
     """
     if mem[L.STREAM] == 0 or not schedule.has_settled(mem, slot):
         return 0
     kind = mem[slot + L.S_KIND]
-    if kind >= L.VALUE_BLOCK or mem[slot + L.S_STATE] == L.FAILED:
+    if kind > L.VALUE_BLOCK or mem[slot + L.S_STATE] == L.FAILED:
         return 2
     words = words_at(outcome, 2)
     words[0] = kind

@@ -1,5 +1,5 @@
 /* A call in its worker without Python around it: the usual ones, whose arguments are numbers, constants, values
- * of other calls, and arrays that were seen before. All else is left to inside.py. */
+ * of other calls, arrays that were seen before, and what is pickled beside them. All else is left to inside.py. */
 #include "python_abi.h"
 
 #include <stdbool.h>
@@ -17,7 +17,7 @@ struct numbers {
     int64_t mailbox, value, kind;          /* of the frame: the mailbox, and what the call has returned */
     int64_t args, kinds;                   /* bytes from the mailbox on */
     int64_t half, key_bits, code_bits;
-    int64_t code_none, code_true, code_false, code_value, code_array, code_read_array;
+    int64_t code_none, code_true, code_false, code_value, code_item, code_array, code_read_array;
     int64_t is_signed, is_double;          /* kinds of scalars */
     int64_t fetched;                       /* with it, a scalar has the kind of a value: what a call has returned */
     int64_t none, boolean, integer, floating, block; /* kinds of values */
@@ -31,6 +31,7 @@ enum {
     FINISH,    /* answers with a value that is not a number */
     FINISH_PLACED, /* answers with an array, and the block that it is in */
     READ,          /* returns the value in a block */
+    LOADS,         /* pickle's */
     SETTLE,        /* lets a call end that had such a value as its argument */
     ARRAY_TYPE,
     FIND,      /* returns the method that makes a view of the array of a tensor */
@@ -111,14 +112,6 @@ static PyObject *maker(struct inside *s, const int64_t *tensor, int64_t code) {
     return make;
 }
 
-static PyObject *call_with_number(PyObject *function, int64_t number) {
-    PyObject *args = PyTuple_New(1), *value = NULL;
-    if (args != NULL && PyTuple_SetItem(args, 0, PyLong_FromLongLong(number)) == 0)
-        value = PyObject_CallObject(function, args);
-    Py_DecRef(args);
-    return value;
-}
-
 /* Return an argument; NULL with an exception, or without one if it is not usual. */
 static PyObject *argument(struct inside *s, int64_t code, const int64_t **tensor, const int64_t **word,
                           const uint8_t **kind) {
@@ -138,7 +131,7 @@ static PyObject *argument(struct inside *s, int64_t code, const int64_t **tensor
         if (is != (s->n.fetched | s->n.block))
             return NULL;
         s->has_read = 1;
-        return call_with_number(s->o[READ], bits);
+        return call_with(s->o[READ], PyLong_FromLongLong(bits));
     }
     if (code == s->n.code_array || code == s->n.code_read_array) {
         PyObject *make = maker(s, *tensor, code);
@@ -152,32 +145,38 @@ static PyObject *argument(struct inside *s, int64_t code, const int64_t **tensor
     return code == s->n.code_false ? new_reference(s->o[FALSE]) : NULL;
 }
 
-/* Return the arguments of the call in a mailbox, and its key; NULL as `argument` does. */
-static PyObject *arguments(struct inside *s, const char *mailbox, int64_t *key) {
-    const int64_t *args = (const int64_t *)(mailbox + s->n.args);
-    int64_t tensors = *args & ((INT64_C(1) << s->n.half) - 1), scalars = *args >> s->n.half;
-    const int64_t *tensor = args + 1, *word = tensor + tensors * TENSOR_WORDS;
-    const uint8_t *kind = (const uint8_t *)mailbox + s->n.kinds;
-    int64_t head = *word++, count = head >> s->n.key_bits; /* the bits above have the number of names */
-    kind++;
-    if (count > MOST_ARGUMENTS || (count == 0 ? scalars != 1 : scalars < 2))
+/* Return the names and the values that are pickled, behind all other scalars; NULL as `argument` does. */
+static PyObject *pickled(struct inside *s, const int64_t *scalars, const uint8_t *kinds, int64_t count) {
+    int64_t size = scalars[count - 1], first = count - 1 - (size + 7) / 8;
+    if (kinds[count - 1] != s->n.is_signed) /* a block has them */
         return NULL;
-    *key = head & ((INT64_C(1) << s->n.key_bits) - 1);
-    PyObject *made = PyTuple_New(count);
-    int64_t codes = 0;
-    if (count > 0) {
-        codes = *word++;
-        kind++;
-    }
+    return call_with(s->o[LOADS], PyBytes_FromStringAndSize((const char *)(scalars + first), size));
+}
+
+/* Return the arguments of the call in a mailbox; NULL as `argument` does. */
+static PyObject *arguments(struct inside *s, const int64_t *tensor, const int64_t *scalars, const uint8_t *kinds,
+                           int64_t number) {
+    int64_t count = *scalars >> s->n.key_bits, item = 0; /* the bits above have the number of names */
+    if (count > MOST_ARGUMENTS || (count == 0 ? number != 1 : number < 2))
+        return NULL;
+    const int64_t *word = scalars + 2, codes = count > 0 ? scalars[1] : 0;
+    const uint8_t *kind = kinds + 2;
+    PyObject *made = PyTuple_New(count), *items = NULL;
     for (int64_t i = 0; made != NULL && i < count; i++) {
         int64_t code = codes >> i * s->n.code_bits & ((1 << s->n.code_bits) - 1);
-        PyObject *value = argument(s, code, &tensor, &word, &kind);
-        if (value == NULL) {
+        PyObject *value = NULL;
+        if (code != s->n.code_item)
+            value = argument(s, code, &tensor, &word, &kind);
+        else if (items != NULL || (items = pickled(s, scalars, kinds, number)) != NULL)
+            value = new_reference(PyTuple_GetItem(PyTuple_GetItem(items, 1), item++));
+        if (value != NULL) {
+            PyTuple_SetItem(made, i, value);
+        } else {
             Py_DecRef(made);
-            return NULL;
+            made = NULL;
         }
-        PyTuple_SetItem(made, i, value);
     }
+    Py_DecRef(items);
     return made;
 }
 
@@ -237,47 +236,35 @@ static PyObject *call(PyObject *self, PyObject *const *given, intptr_t count) {
 /* run(args): run the call in the worker's current frame. */
 static PyObject *run(PyObject *self, PyObject *const *given, intptr_t count) {
     struct inside *s = of(self);
-    int64_t epoch = s->n.memory[s->n.epoch], key = 0;
+    int64_t epoch = s->n.memory[s->n.epoch];
     if (epoch != s->epoch)
         forget(s);
     s->epoch = epoch;
     s->has_read = 0;
     const int64_t *frame = s->n.memory + s->n.worker + s->n.memory[s->n.worker + s->n.at];
-    PyObject *args = arguments(s, (const char *)(frame + s->n.mailbox), &key);
-    if (args == NULL && PyErr_Occurred() != NULL)
-        return NULL;
-    PyObject *number = args == NULL ? NULL : PyLong_FromLongLong(key);
-    PyObject *function = number == NULL ? NULL : PyDict_GetItemWithError(s->o[FUNCTIONS], number);
-    PyObject *value = NULL;
-    if (function != NULL) {
-        Py_IncRef(function);
-        value = PyObject_CallObject(function, args);
-        Py_DecRef(function);
-    }
-    if (number != NULL)
-        Py_DecRef(number);
-    if (args != NULL)
-        Py_DecRef(args);
-    if (function != NULL && value != NULL && !*s->n.here) { /* the loop ends this process */
+    const char *mailbox = (const char *)(frame + s->n.mailbox);
+    const int64_t *words = (const int64_t *)(mailbox + s->n.args);
+    const int64_t *scalars = words + 1 + (*words & ((INT64_C(1) << s->n.half) - 1)) * TENSOR_WORDS;
+    PyObject *key = PyLong_FromLongLong(*scalars & ((INT64_C(1) << s->n.key_bits) - 1)), *args = NULL;
+    PyObject *function = key == NULL ? NULL : PyDict_GetItemWithError(s->o[FUNCTIONS], key);
+    Py_DecRef(key);
+    Py_IncRef(function);
+    if (function != NULL)
+        args = arguments(s, words + 1, scalars, (const uint8_t *)mailbox + s->n.kinds, *words >> s->n.half);
+    PyObject *value = args == NULL ? NULL : PyObject_CallObject(function, args);
+    Py_DecRef(function);
+    if (args == NULL)
+        return PyErr_Occurred() != NULL || count != 1 ? NULL : call_with(s->o[RUN], new_reference(given[0]));
+    Py_DecRef(args);
+    if (value != NULL && !*s->n.here) { /* the loop ends this process */
         Py_DecRef(value);
         return new_reference(s->o[NONE]);
     }
-    if (function != NULL) {
-        PyObject *nothing = value == NULL ? NULL : finish(s, value);
-        if (nothing != NULL && s->has_read) {
-            Py_DecRef(nothing);
-            nothing = PyObject_CallObject(s->o[SETTLE], NULL);
-        }
-        return nothing;
+    PyObject *nothing = value == NULL ? NULL : finish(s, value);
+    if (nothing != NULL && s->has_read) {
+        Py_DecRef(nothing);
+        nothing = PyObject_CallObject(s->o[SETTLE], NULL);
     }
-    PyErr_Clear();
-    PyObject *slow = PyTuple_New(count);
-    if (slow == NULL)
-        return NULL;
-    for (intptr_t i = 0; i < count; i++)
-        PyTuple_SetItem(slow, i, new_reference(given[i]));
-    PyObject *nothing = PyObject_CallObject(s->o[RUN], slow);
-    Py_DecRef(slow);
     return nothing;
 }
 

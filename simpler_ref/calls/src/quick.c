@@ -1,6 +1,7 @@
 /* Calls of tasks without Python: the usual ones, whose arguments are arrays that were seen before, or new views
- * of shared memory with a known layout, numbers, constants, and futures; and values that fit a word. All else,
- * and all that has to wait, is refused by returning None or False, with nothing changed: stream.py does it then.
+ * of shared memory with a known layout, numbers, constants, futures, and a short pickle of plain values; and values
+ * that fit a word, or are such a pickle. All else, and all that has to wait, is refused by returning None or False,
+ * with nothing changed: stream.py does it then.
  *
  * A function here holds the GIL from its begin to its end and runs no code of Python while it has the lock, so
  * no other thread, signal handler or garbage collection sees it half done. What it does with the lock
@@ -13,7 +14,8 @@
 #include <string.h>
 
 enum { MOST_ARGUMENTS = 15, MOST_DIMS = 6, TABLE = 1024, PROBES = 4 };
-enum { TENSOR_WORDS = 5, SCALAR_WORDS = 2, MOST_WORDS = MOST_ARGUMENTS * TENSOR_WORDS + 2 * SCALAR_WORDS };
+enum { TENSOR_WORDS = 5, SCALAR_WORDS = 2, MOST_PICKLED = 65 /* words, one of them with the length in bytes */ };
+enum { MOST_WORDS = MOST_ARGUMENTS * TENSOR_WORDS + (2 + MOST_PICKLED) * SCALAR_WORDS };
 
 /* A layout, as quick.py packs it: what an array must have, and what its tensor has then. */
 struct layout {
@@ -35,6 +37,7 @@ struct plan {
         int64_t code;         /* of an array */
         int64_t tag;          /* for the last word of its tensor */
         int64_t flags;        /* that an array must have: numpy's */
+        int64_t takes_values; /* as they are: no array is made of a list */
         const PyObject *type; /* the only one that is not converted; none: any */
         PyObject *given;      /* the default of an array; none: the function has its own */
     } parameters[MOST_ARGUMENTS];
@@ -50,10 +53,10 @@ struct numbers {
     int64_t first_slot, slot_words, slots;
     uintptr_t seen[2][2]; /* memory that all workers see */
     int64_t half;         /* bits of a half word: of the count of tensors */
-    int64_t key_bits, code_bits;
-    int64_t code_none, code_true, code_false, code_value;
+    int64_t key_bits, code_bits, block_head; /* words of a block before its bytes */
+    int64_t code_none, code_true, code_false, code_value, code_item;
     int64_t is_signed, is_double, is_future; /* kinds of scalars */
-    int64_t none, boolean, integer, floating, numpy_bool, numpy_integer, numpy_double; /* kinds of values */
+    int64_t none, boolean, integer, floating, numpy_bool, numpy_integer, numpy_double, block; /* kinds of values */
     int64_t at_stream, at_slot, at_value; /* bytes of a future before its parts */
 };
 
@@ -69,6 +72,8 @@ enum {
     ARRAY_TYPE,
     FLOAT_TYPE,
     INT_TYPE,
+    PLAIN, /* a dict: types of values that are pickled */
+    LOADS, /* pickle's */
     NUMPY_BOOL,
     NUMPY_INTEGER,
     NUMPY_DOUBLE,
@@ -267,9 +272,10 @@ static PyObject *fetched(struct quick *q, PyObject *future) {
     return value == NULL || (PyObject *)value->type == q->o[ARRAY_TYPE] ? NULL : value;
 }
 
-/* Pack the arguments of a call; return the counts of tensors and scalars, or -1. */
+/* Pack the arguments of a call; return the counts of tensors and scalars, or -1. `pickled` has those that are
+ * plain values, as words; or it is NULL. */
 static int64_t pack(struct quick *q, const PyObject *stream, const struct plan *plan, PyObject *const *args,
-                    intptr_t given, int64_t *words) {
+                    intptr_t given, PyObject *pickled, int64_t *words) {
     int64_t scalars[MOST_ARGUMENTS * SCALAR_WORDS], codes = 0, tensors = 0, numbers = 0, count = given;
     while (count < plan->named && plan->parameters[count].given != NULL)
         count++;
@@ -313,6 +319,9 @@ static int64_t pack(struct quick *q, const PyObject *stream, const struct plan *
             code = q->n.code_true;
         } else if (value == q->o[FALSE]) {
             code = q->n.code_false;
+        } else if (pickled != NULL && plan->parameters[i].takes_values && i < given && value == args[i] &&
+                   PyDict_GetItemWithError(q->o[PLAIN], (PyObject *)value->type) != NULL) {
+            code = q->n.code_item;
         } else {
             return -1;
         }
@@ -326,7 +335,13 @@ static int64_t pack(struct quick *q, const PyObject *stream, const struct plan *
         head[heads++] = q->n.is_signed;
     }
     memcpy(head + heads, scalars, (size_t)(numbers * SCALAR_WORDS) * sizeof *scalars);
-    return tensors | (heads / SCALAR_WORDS + numbers) << q->n.half;
+    heads += numbers * SCALAR_WORDS;
+    const int64_t *word = pickled == NULL ? NULL : (const void *)PyBytes_AsString(pickled);
+    for (intptr_t i = 0; word != NULL && i < PyBytes_Size(pickled) / (intptr_t)sizeof *word; i++) {
+        head[heads++] = word[i];
+        head[heads++] = q->n.is_signed;
+    }
+    return tensors | heads / SCALAR_WORDS << q->n.half;
 }
 
 /* ---------------------------------------------------------------- a call */
@@ -335,9 +350,9 @@ static int64_t pack(struct quick *q, const PyObject *stream, const struct plan *
  * Returns  1; 0 if that was not possible; or -1 if it runs, and there is no memory for its slot
  */
 static int submit(struct quick *q, const PyObject *stream, const struct plan *plan, PyObject *const *args,
-                  intptr_t given, PyObject *future) {
+                  intptr_t given, PyObject *pickled, PyObject *future) {
     int64_t words[MOST_WORDS];
-    int64_t counts = pack(q, stream, plan, args, given, words);
+    int64_t counts = pack(q, stream, plan, args, given, pickled, words);
     if (counts < 0 || q->dead == NULL || PyDict_Size(q->dead) != 0)
         return 0;
     int64_t tensors = counts & ((INT64_C(1) << q->n.half) - 1), numbers = counts >> q->n.half;
@@ -363,11 +378,11 @@ static const struct plan *plan_of(struct quick *q, PyObject *task) {
     return known == NULL ? NULL : (const void *)PyBytes_AsString(known);
 }
 
-/* call(stream, task, args): submit a call of a task, or of a plain function that has one, and return its future;
- * None if that is not usual; raises MemoryError alone. */
+/* call(stream, task, args, pickled=): submit a call of a task, or of a plain function that has one, and return its
+ * future; None if that is not usual; raises MemoryError alone. */
 static PyObject *call(PyObject *self, PyObject *const *given, intptr_t count) {
     struct quick *q = of(self);
-    intptr_t length = count == 3 && q->dead != NULL ? PyTuple_Size(given[2]) : -1;
+    intptr_t length = count >= 3 && q->dead != NULL ? PyTuple_Size(given[2]) : -1;
     const struct plan *plan = length < 0 ? NULL : plan_of(q, given[1]);
     if (plan == NULL || length < plan->least || length > plan->most)
         return new_reference(q->o[NONE]);
@@ -377,7 +392,7 @@ static PyObject *call(PyObject *self, PyObject *const *given, intptr_t count) {
     PyObject *future = new_future(q, given[0]);
     int submitted = 0;
     if (future != NULL && take_lock(q)) {
-        submitted = submit(q, given[0], plan, args, length, future);
+        submitted = submit(q, given[0], plan, args, length, count > 3 ? given[3] : NULL, future);
         release_lock(q);
     }
     PyErr_Clear();
@@ -388,16 +403,13 @@ static PyObject *call(PyObject *self, PyObject *const *given, intptr_t count) {
 }
 
 /* ---------------------------------------------------------------- a value */
-static PyObject *made_by(PyObject *type, PyObject *plain) {
-    PyObject *args = plain == NULL ? NULL : PyTuple_New(1);
-    if (args == NULL) {
-        Py_DecRef(plain);
+/* Return the value in a block if it is a short pickle, of what pickle makes without Python: no class is in it. */
+static PyObject *unpickled(struct quick *q, int64_t block) {
+    const int64_t *data = (const int64_t *)q->n.memory + block + q->n.block_head;
+    const char *text = (const char *)(data + 8); /* see outcomes.py */
+    if (data[0] != 1 || data[1] > MOST_PICKLED * 8 || memchr(text, '\x93', (size_t)data[1]) != NULL)
         return NULL;
-    }
-    PyTuple_SetItem(args, 0, plain);
-    PyObject *made = PyObject_CallObject(type, args);
-    Py_DecRef(args);
-    return made;
+    return call_with(q->o[LOADS], PyBytes_FromStringAndSize(text, data[1]));
 }
 
 static PyObject *value_of(struct quick *q, int64_t kind, int64_t word) {
@@ -412,12 +424,12 @@ static PyObject *value_of(struct quick *q, int64_t kind, int64_t word) {
     if (kind == q->n.floating)
         return PyFloat_FromDouble(number);
     if (kind == q->n.numpy_bool)
-        return made_by(q->o[NUMPY_BOOL], new_reference(q->o[word ? TRUE : FALSE]));
+        return call_with(q->o[NUMPY_BOOL], new_reference(q->o[word ? TRUE : FALSE]));
     if (kind == q->n.numpy_integer)
-        return made_by(q->o[NUMPY_INTEGER], PyLong_FromLongLong(word));
+        return call_with(q->o[NUMPY_INTEGER], PyLong_FromLongLong(word));
     if (kind == q->n.numpy_double)
-        return made_by(q->o[NUMPY_DOUBLE], PyFloat_FromDouble(number));
-    return NULL;
+        return call_with(q->o[NUMPY_DOUBLE], PyFloat_FromDouble(number));
+    return kind == q->n.block ? unpickled(q, word) : NULL;
 }
 
 /* Give a future its value, with the lock, unless it has one by now. */
@@ -558,24 +570,6 @@ static PyObject *start(PyObject *self, PyObject *const *given, intptr_t count) {
     return new_reference(q->o[NONE]);
 }
 
-/* look(array): what this file sees of an array: data, dims, dtype, flags, shape, strides, as words. */
-static PyObject *look(PyObject *self, PyObject *const *given, intptr_t count) {
-    struct quick *q = of(self);
-    int64_t words[4 + 2 * MOST_DIMS], length = 0;
-    const struct array *array = count == 1 ? (const void *)given[0] : NULL;
-    if (array == NULL || (PyObject *)array->head.type != q->o[ARRAY_TYPE] || array->dims > MOST_DIMS)
-        return new_reference(q->o[NONE]);
-    words[length++] = (int64_t)array->data;
-    words[length++] = array->dims;
-    words[length++] = (int64_t)array->dtype;
-    words[length++] = array->flags;
-    for (int i = 0; i < array->dims; i++)
-        words[length++] = array->shape[i];
-    for (int i = 0; i < array->dims; i++)
-        words[length++] = array->strides[i];
-    return PyBytes_FromStringAndSize((const char *)words, length * (intptr_t)sizeof *words);
-}
-
 /* ---------------------------------------------------------------- made by quick.py */
 static void release(PyObject *capsule) {
     struct quick *q = of(capsule);
@@ -600,7 +594,6 @@ static PyMethodDef methods[] = {
     {"learn", learn, METH_FASTCALL, NULL},
     {"forget", forget, METH_FASTCALL, NULL},
     {"start", start, METH_FASTCALL, NULL},
-    {"look", look, METH_FASTCALL, NULL},
 };
 enum { METHODS = sizeof methods / sizeof *methods };
 

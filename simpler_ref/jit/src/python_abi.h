@@ -14,7 +14,7 @@ typedef struct PyObject {
     struct PyObject *type;
 } PyObject;
 
-/* An array of numpy: the beginning of PyArrayObject, the same since numpy 1.7; quick.py tries it. */
+/* An array of numpy: the beginning of PyArrayObject, the same since numpy 1.7. */
 struct array {
     PyObject head;
     char *data;
@@ -81,6 +81,18 @@ static inline int is_alone(const PyObject *object) { return (uint32_t)object->re
 static inline PyObject *new_reference(PyObject *object) {
     Py_IncRef(object);
     return object;
+}
+
+/* Call with one argument, whose reference it takes; NULL with an exception, or if there is no argument. */
+static inline PyObject *call_with(PyObject *function, PyObject *argument) {
+    PyObject *args = argument == NULL ? NULL : PyTuple_New(1);
+    if (args != NULL)
+        PyTuple_SetItem(args, 0, argument);
+    else
+        Py_DecRef(argument);
+    PyObject *made = args == NULL ? NULL : PyObject_CallObject(function, args);
+    Py_DecRef(args);
+    return made;
 }
 
 #endif
