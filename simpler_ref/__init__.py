@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING
 
 from .apart import map as map
 from .callables.identity import CallableHandle
-from .calls.current import local
 from .calls.futures import Future
 from .calls.signatures import In, InOut, Out
-from .calls.tasks import task
+from .calls.tasks import local, task
 from .errors import (
     CallableError,
     CallableTypeError,

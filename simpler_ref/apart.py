@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from .calls import mapping
-from .calls.current import current, here, leave
+from .calls.tasks import current, here, leave
 from .worker import Worker
 from .workers import processes
 

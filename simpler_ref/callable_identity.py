@@ -9,7 +9,7 @@ from .system.lazy import pass_on as _pass_on
 
 if TYPE_CHECKING:
     from .callables.identity import *
-    from .callables.payloads import *
+    from .callables.pickling import *
 
 _pass_on(
     globals(),
@@ -18,9 +18,9 @@ _pass_on(
         "CallableHandle CallableKind CallableKindName TargetNamespace TargetNamespaceName "
         "build_chip_callable_descriptor build_chip_signature_schema "
         "build_python_import_descriptor build_python_serialized_descriptor "
-        "build_signature_schema compute_callable_hashid hashid_to_digest "
+        "compute_callable_hashid hashid_to_digest "
         "parse_python_import_target validate_hashid",
-        ".callables.payloads": "parse_python_callable_payload",
+        ".callables.pickling": "parse_python_callable_payload",
     },
 )
 

@@ -27,7 +27,7 @@ from html import escape
 from threading import get_ident
 from typing import Any
 
-from .calls.current import here, local
+from .calls.tasks import here, local
 from .engine.introspection import RingView
 from .engine.memory import Engine
 from .engine.structures import (

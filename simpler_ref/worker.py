@@ -29,13 +29,13 @@ from typing import (
 )
 
 from .callables.identity import CallableHandle
-from .callables.payloads import require_serialised
+from .callables.pickling import require_serialised
 from .callables.registry import is_chip_callable
 from .callables.runnable import CompiledCallable, require_runnable
-from .calls.current import enter, leave
 from .calls.inside import Initializer
 from .calls.methods import CallMethods
 from .calls.stream import Stream
+from .calls.tasks import enter, leave
 from .errors import CallableError
 from .model.arguments import TaskArgs
 from .model.config import CallConfig
@@ -385,7 +385,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
 
     def pool(self) -> Any:
         """Return this Worker with the methods of `multiprocessing.Pool`; `close` leaves it open."""
-        return lazy.load("pool").Pool(worker=self)
+        return lazy.load("executor").Pool(worker=self)
 
     def __enter__(self) -> Worker:
         """Begin a block that closes the Worker at its end; its first use initialises the Worker."""

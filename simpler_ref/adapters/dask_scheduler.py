@@ -37,12 +37,12 @@ from dask.callbacks import Callback
 from dask.core import flatten
 from dask.local import get_async, get_sync, nested_get
 
-from ..calls.current import here
+from ..callables.pickling import SharedArrays
 from ..calls.futures import Future
+from ..calls.tasks import here
 from ..engine.memory import PARK_NS
 from ..model.tensor import view_memory
 from ..system.types import address_of
-from .shared import SharedArrays
 
 _SHARED_FROM = 1 << 16
 """In bytes: larger arrays of a graph are shared, not pickled."""
@@ -383,7 +383,7 @@ class _Run:
 
     def _wait(self) -> None:
         """Wait until a call has ended, and look which it was."""
-        self._stream.wait_for_end(self._seen, PARK_NS, lambda: False)
+        self._stream.wait_for_end(self._seen, PARK_NS)
         self._look()
 
     def _look(self) -> None:

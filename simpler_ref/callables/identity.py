@@ -16,7 +16,6 @@ import os
 import re
 import struct
 import weakref
-from collections.abc import Sequence
 from typing import Any, ClassVar, NoReturn, cast
 
 from ..errors import CallableError, HandleMutatedError
@@ -108,12 +107,14 @@ def build_python_serialized_descriptor(payload: bytes) -> bytes:
     )
 
 
-def build_signature_schema(directions: Sequence[int]) -> bytes:
-    """Describe the directions of a chip callable's arguments.
+def build_chip_signature_schema(target: Any) -> bytes:
+    """Describe the directions of a chip callable's arguments, or of a sequence of directions.
 
     Raises CallableError HASHID_DESCRIPTOR_MISMATCH if one is no ArgDirection.
     """
-    numbers = [int(direction) for direction in directions]
+    if hasattr(target, "sig_count"):
+        target = [target.sig(i) for i in range(target.sig_count)]
+    numbers = [int(direction) for direction in target]
     for i, number in enumerate(numbers):
         if not 0 <= number <= ArgDirection.INOUT:
             raise CallableError(
@@ -121,13 +122,6 @@ def build_signature_schema(directions: Sequence[int]) -> bytes:
                 f"argument {i} has direction {number}; the directions are 0 to 3",
             )
     return _u32(_SCHEMA, len(numbers), *numbers)
-
-
-def build_chip_signature_schema(target: Any) -> bytes:
-    """Describe the directions of a chip callable's arguments, or of a sequence of directions."""
-    if hasattr(target, "sig_count"):
-        target = [target.sig(i) for i in range(target.sig_count)]
-    return build_signature_schema(target)
 
 
 def architecture_of(platform: str) -> str:

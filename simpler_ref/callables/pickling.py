@@ -2,20 +2,28 @@
 
 Functions and classes that other processes cannot import travel by value, arrays in shared memory by
 address. Workers have the functions and classes of `__main__` of their start; later ones travel by value.
+A serialised callable has an envelope, and is staged in a file for workers that run already.
 
-Rule     FLOW-PAYLOAD-4, WM-RANDOM-1, CALL-VALUE-2, WM-START-3
+Rule     REMOTE-REG-11, FLOW-PAYLOAD-1, FLOW-PAYLOAD-2, FLOW-PAYLOAD-3, FLOW-PAYLOAD-4, FLOW-UNDO-3,
+         WM-RANDOM-1, CALL-VALUE-2, WM-START-3, WM-THREAD-3
 """
 
 from __future__ import annotations
 
 import copyreg
 import functools
+import hashlib
 import io
+import itertools
+import os
 import pickle
+import struct
 import sys
+import threading
+import weakref
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from types import BuiltinMethodType, CodeType, FunctionType, MethodType
 from typing import Any, ClassVar, TypeAlias
 
@@ -23,9 +31,14 @@ import numpy as np
 from cloudpickle import cloudpickle
 from numpy.lib.array_utils import byte_bounds
 
+from ..errors import CallableError
+from ..jit import layout as L
 from ..model.tensor import ContinuousTensor, view_memory
 from ..model.visibility import is_shared
 from ..system.regions import is_private
+from ..system.signals import signals_blocked
+from ..system.types import Array
+from .identity import _CLOUDPICKLE, build_python_serialized_descriptor
 
 _reduce = cloudpickle.Pickler.dispatch_table[CodeType]
 _BY_NAME = type, FunctionType, type(functools.cache(len))
@@ -215,7 +228,9 @@ _SHORT = 1 << 16
 """In bytes: a longer pickle is not searched for the name if the values are plain."""
 _PLAIN = {np.ndarray, str, bytes, bytearray}
 _NUMBERS = {int, float, bool, type(None)}
-CONTAINERS = frozenset((tuple, list, dict))
+_CONTAINERS = frozenset((tuple, list, dict))
+PICKLED = dict.fromkeys((str, bytes, *_CONTAINERS))
+"""Types of plain values that are no numbers."""
 _MOST_PLAIN, _DEEPEST = 512, 8
 """How long a text or a container is at most that is looked through, and how deep they are."""
 
@@ -241,9 +256,10 @@ def is_plain(value: Any, depth: int = _DEEPEST) -> bool:
         return True
     if kind is str or kind is bytes:
         return len(value) <= _MOST_PLAIN
-    if kind not in CONTAINERS or len(value) > _MOST_PLAIN or not depth:
+    if kind not in _CONTAINERS or len(value) > _MOST_PLAIN or not depth:
         return False
-    for one in (*value, *value.values()) if kind is dict else value:
+    parts = (*value, *value.values()) if kind is dict else value
+    for one in parts:  # noqa: SIM110 (in three quarters of the time)
         if not is_plain(one, depth - 1):
             return False
     return True
@@ -313,3 +329,246 @@ class ArgumentPickler:
     def _reduce(self, value: Any) -> Any:
         reduce = self._reducers.get(type(value))
         return NotImplemented if reduce is None else reduce(value)
+
+
+# ---------------------------------------------------------------- large arrays, copied once
+def _view(
+    address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any, mode: str
+) -> Array:
+    """Return, in a worker, an array over the memory of one that is shared."""
+    array = view_memory(address, shape, dtype, strides=strides)
+    if mode == "c":
+        return np.array(array)
+    array.flags.writeable = mode in ("r+", "w+")
+    return array
+
+
+class SharedArrays:
+    """The arrays of some pickles for the workers of this machine, each copied once.
+
+    Pickles have the addresses, since no task is to write there. The copies last as long as this, and as
+    calls that were submitted by then; an array must not change meanwhile.
+
+    Parameters
+    ----------
+    stream : Stream
+        That of the workers.
+    least : float
+        In bytes: smaller arrays are pickled, unless they are shared already.
+    mode : str
+        As that of `numpy.memmap`: "r", for arrays that tasks cannot write; "r+"; "c", for copies.
+    """
+
+    def __init__(self, stream: Any, least: float, mode: str = "r") -> None:
+        self._session = stream._session
+        self._least, self._mode = least, mode
+        self._copies: dict[int, tuple[weakref.ref[Any], Array]] = {}
+        """By the ids of the arrays that they are copies of."""
+        self.reducers: Reducers = {np.ndarray: self.reduce, np.memmap: self.reduce}
+        self._lock = threading.Lock()
+
+    def pickle(self, value: Any) -> bytes:
+        """Return a value as bytes, for a call that is submitted before this is given up."""
+        with self._lock:
+            pickler = ArgumentPickler(self._session.inherited, self.reducers)
+            return pickler.as_bytes(value, (value,))
+
+    def reduce(self, array: Any) -> Any:
+        """Return how an array is pickled."""
+        if array.dtype.hasobject or not array.nbytes:
+            return array.__reduce_ex__(5)
+        if self._is_shared(array):
+            mode = self.mode_of_shared(array)
+        elif array.nbytes < self._least:
+            return self.reduce_small(array)
+        else:
+            array, mode = self._copy(array), self._mode
+        address = array.__array_interface__["data"][0]
+        return _view, (address, array.shape, array.strides, array.dtype, mode)
+
+    def _is_shared(self, array: Any) -> bool:
+        """Say whether workers see an array; the system is asked if that may be, for milliseconds."""
+        low, high = byte_bounds(array)
+        if any(start <= low < end for start, end in self._session.own_memory):
+            return True
+        root = array
+        while isinstance(root.base, np.ndarray):
+            root = root.base
+        is_numpys = root.flags.owndata or array.nbytes < self._least
+        return not is_numpys and is_shared(low, high - low)
+
+    def mode_of_shared(self, array: Any) -> str:
+        """Return the mode of an array that is shared already."""
+        return "r"
+
+    def reduce_small(self, array: Any) -> Any:
+        """Return how an array is pickled that is not shared."""
+        return array.__reduce_ex__(5)
+
+    def _copy(self, array: Any) -> Array:
+        """Return the copy of an array."""
+        key, copies = id(array), self._copies
+        of, copy = copies.get(key, (None, array))
+        if of is None or of() is not array:
+            copy = self._session.arena.copy(array)
+            copies[key] = weakref.ref(array, lambda _: copies.pop(key, None)), copy
+        return copy
+
+
+# ---------------------------------------------------------------- serialised callables
+BY_REGISTRATION = b"by registration only: "
+"""First bytes of the substitute for a callable that cannot be serialised; 16 that are unlike all others,
+and why it cannot be, follow."""
+MOST_WHY = 500
+
+
+def serialize(target: Callable[..., Any], *, to_endpoints: bool = False) -> bytes:
+    """Return the bytes that identify a callable.
+
+    `to_endpoints`: none is an address of this machine.
+    Workers forked after its registration still inherit a callable that cloudpickle cannot serialise (with
+    a lock or a socket in a closure); only that registration identifies it.
+    """
+    try:
+        return pickled(target, ByAddress(to_endpoints=to_endpoints))
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"[:MOST_WHY]
+        return BY_REGISTRATION + os.urandom(16) + why.encode(errors="replace")
+
+
+def why_not_serialised(raw: bytes) -> str | None:
+    """Return cloudpickle's error if `serialize` has returned a substitute; None if it has not."""
+    if not raw.startswith(BY_REGISTRATION):
+        return None
+    why = raw[len(BY_REGISTRATION) + 16 :].rstrip(b"\0")  # a block has some behind it
+    return why.decode(errors="replace")
+
+
+def require_serialised(name: str, payload: bytes, running: bool = False) -> None:
+    """Refuse a callable that cannot be sent to running workers, or to a fresh interpreter."""
+    why = why_not_serialised(payload)
+    if why is None:
+        return
+    where = "workers in a fresh interpreter"
+    remedy = "make what it needs in the task, or give Worker(start_method='fork')"
+    if running:
+        where = "workers that run already"
+        remedy = "register it before Worker.start or the first run"
+    raise TypeError(f"{name} cannot be serialised for {where} ({why}); {remedy}")
+
+
+# ---------------------------------------------------------------- payloads for running workers
+_ENVELOPE = struct.Struct("<4sBBHQ")
+_MAGIC = b"SPYC"
+_ENVELOPE_VERSION = 1
+
+
+def pack_payload(payload: bytes) -> bytes:
+    """Put serialised Python into its envelope."""
+    head = _ENVELOPE.pack(_MAGIC, _ENVELOPE_VERSION, _CLOUDPICKLE, 0, len(payload))
+    return head + payload
+
+
+def parse_python_callable_payload(payload: bytes) -> bytes:
+    """Check an envelope and return the serialised Python in it.
+
+    Raises CallableError HASHID_DESCRIPTOR_MISMATCH if it is none of this version, or has another length.
+    """
+    problem = ""
+    if len(payload) < _ENVELOPE.size:
+        problem = f"{len(payload)} bytes are fewer than its head has"
+    else:
+        magic, version, serializer, flags, size = _ENVELOPE.unpack_from(payload)
+        if magic != _MAGIC:
+            problem = f"it begins with {magic!r}"
+        elif (version, serializer, flags) != (_ENVELOPE_VERSION, _CLOUDPICKLE, 0):
+            problem = f"version {version}, serializer {serializer}, flags {flags} are not known"
+        elif size != len(payload) - _ENVELOPE.size:
+            problem = f"it announces {size} bytes and has {len(payload) - _ENVELOPE.size}"
+    if problem:
+        raise CallableError("HASHID_DESCRIPTOR_MISMATCH", f"no payload envelope: {problem}")
+    return payload[_ENVELOPE.size :]
+
+
+_OBJECT = "object:"
+_objects: dict[int, Any] = {}
+_object_numbers = itertools.count()
+
+
+@contextmanager
+def staged(payload: bytes) -> Iterator[str]:
+    """Keep bytes in shared memory and yield the name by which another process opens it.
+
+    The memory has no name in the file system that a killed process could leave behind: other processes
+    open it through this one. An answer can take the place of a request, see `answer_staged`.
+    """
+    fd = -1
+    try:
+        with signals_blocked():  # or a descriptor could leak
+            fd = os.memfd_create("simpler-payload", os.MFD_CLOEXEC)
+        with open(fd, "wb", closefd=False) as file:
+            file.write(payload)
+        yield f"/proc/{os.getpid()}/fd/{fd}"
+    finally:
+        if fd >= 0:
+            os.close(fd)
+
+
+def answer_staged(name: str, size: int, answer: Callable[[bytes], bytes]) -> int:
+    """Replace a request in shared memory with the answer, and return the answer's size."""
+    result = answer(read_staged(name, size))
+    with open(name, "r+b", buffering=0) as file:
+        file.truncate(0)
+        file.write(result)
+    return len(result)
+
+
+@contextmanager
+def staged_object(target: Any) -> Iterator[str]:
+    """Pass an object itself to workers that are threads of this process."""
+    number = next(_object_numbers)
+    _objects[number] = target
+    try:
+        yield f"{_OBJECT}{number}"
+    finally:
+        del _objects[number]
+
+
+def read_staged(name: str, size: int) -> bytes:
+    """Return the bytes staged under a name, if there are as many as announced."""
+    try:
+        # without waiting for the other end if it is a pipe
+        with open(name, "rb", opener=lambda path, how: os.open(path, how | os.O_NONBLOCK)) as file:
+            found = os.fstat(file.fileno()).st_size
+            raw = file.read(size) if size == found else b""
+    except (OSError, ValueError) as error:
+        raise CallableError(
+            "HASHID_DESCRIPTOR_MISMATCH", f"nothing is staged as {name!r}: {error}"
+        ) from None
+    if not size == found == len(raw):
+        raise CallableError(
+            "HASHID_DESCRIPTOR_MISMATCH", f"{size} bytes were announced, {found} are staged"
+        )
+    return raw
+
+
+def read_payload(name: str, size: int, command: int, digest: bytes) -> Any:
+    """Return the callable staged under a name, after checking it against its digest."""
+    if name.startswith(_OBJECT):
+        number = name.removeprefix(_OBJECT)
+        if not number.isdecimal() or int(number) not in _objects:
+            raise CallableError("HASHID_DESCRIPTOR_MISMATCH", f"no object is staged as {name!r}")
+        return _objects[int(number)]
+    return load_payload(read_staged(name, size), command == L.CTRL_REGISTER, digest)
+
+
+def load_payload(raw: bytes, chip: bool, digest: bytes) -> Any:
+    """Return the callable serialised as some bytes, after checking them against its digest."""
+    if chip:
+        return raw
+    payload = parse_python_callable_payload(raw)
+    if hashlib.sha256(build_python_serialized_descriptor(payload)).digest() != digest:
+        raise CallableError(
+            "HASHID_DESCRIPTOR_MISMATCH", "the payload is not the callable its digest stands for"
+        )
+    return pickle.loads(payload)

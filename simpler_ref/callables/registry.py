@@ -22,7 +22,7 @@ from ..errors import CallableError, ControlError, LocalSlotExhaustedError
 from ..jit import layout as L
 from ..model.enums import WorkerType
 from .identity import CallableHandle, TargetNamespace, chip_handle, python_handle
-from .payloads import load_payload, pack_payload, require_serialised, serialize, why_not_serialised
+from .pickling import load_payload, pack_payload, require_serialised, serialize, why_not_serialised
 
 Snapshot = Mapping[TargetNamespace, Mapping[bytes, Any]]
 """The callables that workers are made with: digest → target, for each kind of callables."""

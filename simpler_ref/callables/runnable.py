@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..engine.view.mailbox import ReceivedArgs
 
 _CACHE = type(functools.lru_cache(lambda: None))
+_UNDONE = types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType
 _UNRUN = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _REMEDY = {
     "a generator function": "def task(args): list({name}(args))",
@@ -51,7 +52,7 @@ def require_runnable(what: str, target: Any) -> None:
 
 def refuse_unrun(result: Any) -> None:
     """Refuse the result of a task if it is work that was not done."""
-    if isinstance(result, types.GeneratorType | types.CoroutineType | types.AsyncGeneratorType):
+    if isinstance(result, _UNDONE):
         if not isinstance(result, types.AsyncGeneratorType):
             result.close()
         kind = type(result).__name__.replace("_", " ")

@@ -36,13 +36,12 @@ from ..system.regions import is_private
 from ..system.types import Array
 from ..workers import loop
 from . import outcomes
-from .current import here
 from .futures import Future
-from .nested import NESTED, ended
+from .inside import NESTED, ended
 from .sending import Unchanging
 from .signatures import Mode, Out, Parameter, Signature
 from .stream import Stream
-from .tasks import Task
+from .tasks import Task, here
 
 _Door: TypeAlias = "tuple[str, bytes] | None"
 _numbers = itertools.count(1)

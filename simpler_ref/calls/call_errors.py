@@ -35,7 +35,7 @@ from ..workers.failures import describe_lost, story_of_call, story_of_item
 from ..workers.reports import describe_exception
 from ..workers.session import Session
 from . import outcomes
-from .forms import key_of
+from .arguments import key_of
 
 log = logging.getLogger("simpler_ref")
 

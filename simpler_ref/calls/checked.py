@@ -39,7 +39,7 @@ from ..orch.checked import caller, is_ours
 from ..system.types import Array
 from ..workers.guard import MOST_COPIED, pieces
 from . import quick
-from .arrays import ReceivedArrays
+from .arguments import ReceivedArrays
 
 KIND = "write before start"
 NO_SUM = -1

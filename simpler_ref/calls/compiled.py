@@ -15,6 +15,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future as Awaited
 from typing import Any, NamedTuple, TypeAlias
 
 import numba
@@ -26,7 +27,7 @@ from ..callables.leaves import EntryCode, reason_of
 from ..jit import layout as L
 from ..jit.kernel import INTERPRETED
 from ..jit.leaves import address_of_leaf
-from .forms import (
+from .arguments import (
     ARRAY,
     CODE_MASK,
     FALSE,
@@ -38,7 +39,6 @@ from .forms import (
     head_words,
     place_of,
 )
-from .futures import Future
 from .signatures import Mode, Signature
 
 Type: TypeAlias = Any
@@ -63,7 +63,7 @@ class Pattern(NamedTuple):
     """Which calls one entry takes."""
 
     codes: tuple[int, ...]
-    """See `forms`; TRUE stands for FALSE as well."""
+    """See `arguments`; TRUE stands for FALSE as well."""
     types: tuple[Type, ...]
     """Of the arguments."""
     elements: tuple[tuple[int, ...], ...]
@@ -120,7 +120,7 @@ class Code:
             kind = type(value)
             if wanted is None:
                 wanted = _PLAIN.get(kind)
-            if wanted is None or kind is Future or (kind is wanted and kind is not int):
+            if wanted is None or isinstance(value, Awaited) or (kind is wanted and kind is not int):
                 continue
             if kind is int and wanted is int and _I64_FIRST <= value <= _I64_LAST:
                 continue

@@ -12,14 +12,14 @@ import gc
 import os
 import time
 from collections.abc import Generator
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 from ..engine.memory import Engine
 from ..engine.shared_arrays import InUse, Users
 from ..engine.view.blocks import give_back, mark_kept, size_of_block, span_of_part
 from ..system.values import limit
 from .call_errors import Unretrieved
-from .current import here
+from .tasks import here
 
 _MUCH = 1 << 20
 """Bytes from which on it is looked at once whether a task uses a block."""
@@ -225,24 +225,6 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
         else:
             super().set_result(self._value)
 
-    def set_result(self, result: Any) -> NoReturn:
-        """Refuse: the value comes from the call.
-
-        Raises
-        ------
-        concurrent.futures.InvalidStateError
-            Always.
-        """
-        raise _not_yours("set_result")
-
-    def set_exception(self, exception: BaseException | None) -> NoReturn:
-        """Refuse; see `set_result`."""
-        raise _not_yours("set_exception")
-
-    def set_running_or_notify_cancel(self) -> NoReturn:
-        """Refuse; see `set_result`."""
-        raise _not_yours("set_running_or_notify_cancel")
-
     def __await__(self) -> Generator[Any, None, Any]:
         import asyncio
 
@@ -275,13 +257,6 @@ def failed(error: Exception) -> Future:
 def _itself(value: Any) -> Any:
     """Return a value that was pickled in the place of its future."""
     return value
-
-
-def _not_yours(method: str) -> concurrent.futures.InvalidStateError:
-    return concurrent.futures.InvalidStateError(
-        f"{method} is not for the future of a call, whose outcome comes from the call: cancel() ends one "
-        "that waits, and a concurrent.futures.Future takes values of your own"
-    )
 
 
 # ---------------------------------------------------------------- blocks of values

@@ -1,4 +1,5 @@
-"""A call in its worker: arguments from the mailbox, the call, its value into a block.
+"""A call in its worker: arguments from the mailbox, the call, its value into a block; and calls that
+it makes.
 
 A timer of the system ends the process of a call that runs longer than its limit. So a limit holds
 whatever the task does, also in native code that keeps the interpreter's lock, and whatever the program
@@ -9,44 +10,51 @@ reaps the process (`fork_server.py`).
 With ``check=True`` it is also seen whether an array changes that the call reads: while it runs, and
 between its submit and its start (`checked`).
 
-Rule     CALL-COMPILED-1, CALL-FAIL-3, CALL-LIMIT-1, CALL-SENT-2, CALL-STREAM-5, CALL-VALUE-1,
-         CALL-VALUE-2, CALL-VALUE-4, SEE-INPUT-1, SEE-INPUT-6, WM-LEFT-1
+A call that a task makes runs at once, in the task's own worker, as a part of the task: `NestedStream` is
+in the place of a Worker's stream. So nothing waits for a worker that waits itself, however deep they are,
+and a function that makes calls and asks for their results works in a task as in the program. Time limits,
+retries and workers are those of the outermost task.
+
+Rule     CALL-COMPILED-1, CALL-FAIL-3, CALL-LIMIT-1, CALL-SENT-2, CALL-STREAM-1, CALL-STREAM-5,
+         CALL-VALUE-1, CALL-VALUE-2, CALL-VALUE-4, SEE-INPUT-1, SEE-INPUT-6, WM-LEFT-1
 """
 
 from __future__ import annotations
 
+import concurrent.futures
 import ctypes
 import functools
 import os
+import pickle
 import signal
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
+from cloudpickle import cloudpickle
 
+from ..callables.pickling import PICKLED, is_plain
 from ..callables.runnable import refuse_unrun, require_runnable
 from ..engine.view.blocks import Block, Blocks, data_of
 from ..engine.view.mailbox import CallWords, MailboxView, ReceivedArgs, call_words
-from ..errors import HazardError
+from ..errors import HazardError, TaskError
 from ..jit import layout as L
 from ..jit.fail_points import FAIL_TOOK_BLOCK, FAIL_WROTE_BLOCK, die_here
 from ..jit.kernel import FAIL_POINTS
+from ..system.regions import is_private
 from ..system.types import Array, address_of
 from ..system.values import items
 from ..workers import loop
 from ..workers.containment import Origin
 from ..workers.guard import Guard, Input, look
-from . import outcomes, places, quick
-from .arrays import ReceivedArrays
-from .borrowed import Borrowed
-from .call_errors import LIMIT_SIGNAL
-from .checked import KIND, NO_SUM, sum_of
-from .current import here, local, take_calls_of_tasks
-from .forms import (
+from ..workers.manager import Terminated
+from ..workers.reports import describe_exception
+from . import large_values, outcomes, quick
+from .arguments import (
     ARRAY,
     CONSTANTS,
     INNER_ARRAY,
@@ -55,12 +63,19 @@ from .forms import (
     READ_ARRAY,
     VALUE,
     Form,
+    ReceivedArrays,
     float_of,
     form_of,
 )
-from .nested import NESTED, final
+from .call_errors import LIMIT_SIGNAL, Unretrieved
+from .checked import KIND, NO_SUM, sum_of
+from .futures import Future
+from .large_values import Borrowed
+from .outcomes import ENDS_LOOPS
 from .packing import load
-from .sending import How, Payload, number_in, received
+from .sending import How, Payload, number_in, received, signature_of
+from .signatures import Mode, Signature
+from .tasks import Task, here, local, take_calls_of_tasks
 
 if TYPE_CHECKING:
     from .compiled import Code
@@ -131,8 +146,8 @@ class Inside:
         )
         self._borrowed = Borrowed(self._mem, self._blocks) if is_process else None
         self._places = None
-        if is_process and places.are_possible():
-            self._places = places.Places(self._mem, mailbox.worker + 1, self._blocks)
+        if is_process and large_values.are_possible():
+            self._places = large_values.Places(self._mem, mailbox.worker + 1, self._blocks)
         self._functions: dict[int, _Function] = {}
         self._plain: dict[int, Callable[..., Any]] = {}
         self._arrays = ReceivedArrays(mailbox.engine)
@@ -185,7 +200,9 @@ class Inside:
         """Leave what a call has returned; a child of the task, which returns as well, ends."""
         self._origin.require()
         result = final(result)
-        if result is not None:
+        if type(result) in PICKLED and is_plain(result):  # as `encode` would, in half of the time
+            self._answer_block(L.VALUE_BLOCK, *outcomes.block_of_plain(result))
+        elif result is not None:
             refuse_unrun(result)
             self._answer(outcomes.encode(result))
             if self._places is not None and type(result) is np.ndarray:
@@ -231,16 +248,19 @@ class Inside:
             self._addresses[form.key] = address
 
     def _answer(self, outcome: outcomes.Outcome) -> None:
-        word = outcome.word
         if outcome.kind >= L.VALUE_BLOCK:
-            block = self._take(outcome.nbytes)
-            if FAIL_POINTS:
-                die_here(self._mem, self._start, FAIL_TOOK_BLOCK)
-            outcomes.write(outcome.parts, block.data)
-            if FAIL_POINTS:
-                die_here(self._mem, self._start, FAIL_WROTE_BLOCK)
-            word = block.offset
-        self._call.answer(outcome.kind, word)
+            self._answer_block(outcome.kind, outcome.parts, outcome.nbytes)
+        else:
+            self._call.answer(outcome.kind, outcome.word)
+
+    def _answer_block(self, kind: int, parts: Sequence[bytes | Array], nbytes: int) -> None:
+        block = self._take(nbytes)
+        if FAIL_POINTS:
+            die_here(self._mem, self._start, FAIL_TOOK_BLOCK)
+        outcomes.write(parts, block.data)
+        if FAIL_POINTS:
+            die_here(self._mem, self._start, FAIL_WROTE_BLOCK)
+        self._call.answer(kind, block.offset)
 
     def _take(self, nbytes: int) -> Block:
         try:
@@ -262,7 +282,7 @@ class Inside:
     def _arguments(
         self, form: Form, wires: list[bytes], words: list[int], kinds: memoryview
     ) -> tuple[list[Any], dict[str, Any]]:
-        """Return the positional and the named arguments of a call; see `forms`."""
+        """Return the positional and the named arguments of a call; see `arguments`."""
         _, inner, codes, named, at, has_items = form
         arrays = iter(wires)
         names: tuple[str, ...] = ()
@@ -438,3 +458,129 @@ class GuardedInside(Inside):
 
 def _names(positional: list[Any], named: dict[str, Any]) -> list[str]:
     return [*(f"argument {i}" for i in range(len(positional))), *named]
+
+
+# ---------------------------------------------------------------- calls that a task makes
+_UNCHANGING = frozenset(
+    (type(None), bool, int, float, complex, str, bytes, range, np.bool_, np.int64, np.float64)
+)
+
+
+class NestedStream:
+    """The calls of tasks."""
+
+    def submit(self, task: Task, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future:
+        """Run a call, and return its future, which has the value or the error.
+
+        Raises
+        ------
+        TypeError, ValueError
+            The arguments do not fit the task's parameters; an array that it writes is read-only.
+        """
+        given: Sequence[Any] = args
+        if (
+            kwargs
+            or len(args) != task.signature.taken_as_given
+            or not _UNCHANGING.issuperset(map(type, args))
+        ):
+            given, kwargs = _received(task.signature, args, kwargs)
+        # No function of its own for this: with a frame less, a recursion can be deeper. The traceback of
+        # an error has this frame, which must not have the future: it would not die, and nobody would log
+        # an error that nobody asks for.
+        try:
+            value = final(task.run(*given, **kwargs))
+        except Terminated:
+            raise
+        except (*ENDS_LOOPS, SystemExit) as ends:  # must end neither a loop nor the whole task
+            text = f"a call in this task: {describe_exception(ends)}"
+            return ended(None, TaskError(text), cause=ends)
+        except Exception as error:
+            return ended(None, error)
+        return ended(value, None)
+
+    def task_of(self, function: Any) -> Task:
+        """Return a task for a plain function."""
+        return Task(function, signature_of(function))
+
+    def results(
+        self, task: Task, rows: Iterable[Any], *, star: bool, timeout: float | None
+    ) -> Iterator[Any]:
+        """Call a task for each item whose result is asked for; see `Worker.map`."""
+        start = time.monotonic()
+
+        def call(row: Any) -> Any:
+            if timeout is not None and time.monotonic() - start > timeout:
+                raise concurrent.futures.TimeoutError(
+                    f"a result of map in this task was asked for {timeout} s after the call of map"
+                )
+            return self.submit(task, tuple(row) if star else (row,), {}).result()
+
+        return _Results(map(call, rows))
+
+
+class _Results(Iterator[Any]):
+    """The results of `map` in a task: each call is made when its result is asked for."""
+
+    def __init__(self, results: Iterator[Any]) -> None:
+        self._results = results
+
+    def __next__(self) -> Any:
+        return next(self._results)
+
+    def close(self) -> None:
+        """Call nothing more."""
+        self._results = iter(())
+
+    cancel = close
+
+
+def _received(
+    signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments that a task gets by position, and those that it gets by name."""
+    bound, names = signature.flatten(signature.bind(args, kwargs))
+    values = [_as_argument(parameter.name, parameter.mode, one) for parameter, one in bound]
+    first_named = len(values) - len(names)
+    return values[:first_named], dict(zip(names, values[first_named:], strict=True))
+
+
+def ended(value: Any, error: Exception | None, *, cause: BaseException | None = None) -> Future:
+    """Return the future of a call that has ended; an error may have got a cause."""
+    made: Future = object.__new__(Future)
+    made._stream, made._slot, made._value = None, 0, value
+    if error is not None:
+        if cause is not None:
+            error.__cause__ = cause
+        made._error, made._unretrieved = error, Unretrieved(error, -1, [])
+    return made
+
+
+def final(value: Any) -> Any:
+    """Return what a task has returned; of the future of a call that it has made, the value."""
+    return value.result() if type(value) is Future else value
+
+
+def _as_argument(name: str, mode: Mode, value: Any) -> Any:
+    """Return what a task gets of an argument: what it must not write is a copy, or a read-only array."""
+    value = final(value)
+    if type(value) in _UNCHANGING:
+        return value
+    if not isinstance(value, np.ndarray):
+        try:
+            return pickle.loads(pickle.dumps(value, 5))
+        except Exception:
+            return pickle.loads(cloudpickle.dumps(value))
+    if mode in (Mode.OUT, Mode.INOUT):
+        if not value.flags.writeable:
+            raise ValueError(
+                f"{name}: the task writes this array, and it is read-only; pass a copy"
+            )
+        return value
+    if mode is Mode.VALUE and is_private(value):
+        return value.copy()
+    view = value.view()
+    view.flags.writeable = False
+    return view
+
+
+NESTED = NestedStream()

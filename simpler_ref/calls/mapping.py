@@ -32,14 +32,13 @@ from ..orch.checked import caller
 from ..system.regions import is_private
 from ..system.values import integer, limit
 from . import outcomes
-from .current import here, is_own
 from .futures import Future
-from .nested import NestedStream, final
+from .inside import NestedStream, final
 from .packing import CallPlan
 from .sending import How, Payload, Unchanging, received
 from .signatures import Mode
 from .stream import Stream
-from .tasks import Task
+from .tasks import Task, here, is_own
 
 log = logging.getLogger("simpler_ref")
 
@@ -478,7 +477,7 @@ class Results:
                 rest_s = min(rest_s, self.deadline - time.monotonic())
                 if rest_s <= 0:
                     return
-            self._stream.wait_for_end(ended, int(rest_s * 1e9), lambda: False)
+            self._stream.wait_for_end(ended, int(rest_s * 1e9))
 
     def _open(self, call: _Call) -> None:
         left = None if self.deadline is None else max(0.0, self.deadline - time.monotonic())

@@ -118,6 +118,13 @@ def encode(value: object) -> Outcome:
     return _block(BLOCK, *_pickle(value))
 
 
+def block_of_plain(value: object) -> tuple[tuple[bytes], int]:
+    """Return the parts of a value for which `is_plain` is true, and how many bytes they have."""
+    text = pickle.dumps(value, 5)
+    data = _HEAD_ALONE.pack(1, len(text)) + text
+    return (data,), len(data)
+
+
 def array_head(value: Array, at: int = ARRAY_AT) -> bytes:
     """Return the head of an array whose elements begin there in its block.
 

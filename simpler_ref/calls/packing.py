@@ -24,9 +24,7 @@ from ..model.scalars import INTEGER, NUMBER
 from ..model.visibility import as_array
 from ..model.wire import with_tag
 from ..workers.session import Session
-from .arrays import SentArrays
-from .current import here
-from .forms import (
+from .arguments import (
     ARRAY,
     CALL_KEY,
     FALSE,
@@ -39,12 +37,13 @@ from .forms import (
     READ_ARRAY,
     TRUE,
     VALUE,
+    SentArrays,
     head_words,
     inline,
 )
 from .futures import Future, Lease
 from .signatures import MISSING, Mode, Parameter
-from .tasks import Task
+from .tasks import Task, here
 
 _CONSTANTS = {None: NONE, True: TRUE, False: FALSE}
 _NUMBERS = {bool, int, float}
@@ -85,7 +84,7 @@ class PackedElsewhere(NamedTuple):
     arrays : sequence of (ndarray, int)
         Those that it has, each with the tag of its tensor.
     words, kinds : sequence of int
-        See `forms`. Values of calls are in blocks of this Worker, whose leases the caller keeps.
+        See `arguments`. Values of calls are in blocks of this Worker, whose leases the caller keeps.
     data : bytes-like
         Names and values that are pickled, unless the words have them.
     """

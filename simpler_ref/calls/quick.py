@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..callables.pickling import CONTAINERS, is_plain
+from ..callables.pickling import PICKLED, is_plain
 from ..engine.view.blocks import HEAD
 from ..engine.view.mailbox import CALL_PLACES
 from ..jit import entries, kernel
 from ..jit import layout as L
 from ..model.wire import TAG_AT, TENSOR_BYTES
-from . import forms
+from . import arguments
 from .futures import Future
 from .signatures import MISSING, Mode
 
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from .packing import CallPlan
     from .tasks import Task
 
-_PICKLED = dict.fromkeys((str, bytes, *CONTAINERS))
 LIBRARY = Path(__file__).with_name("_quick.so")
 _MOST_DTYPES = 1024
 _PLACED = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -77,7 +76,17 @@ class Quick:
             _numbers(session),
             (
                 *(mutex.rlock.acquire, mutex.rlock.release, (False,)),
-                *(self._plans, fetching, tasks, Future, np.ndarray, float, int, _PICKLED, pickle.loads),
+                *(
+                    self._plans,
+                    fetching,
+                    tasks,
+                    Future,
+                    np.ndarray,
+                    float,
+                    int,
+                    PICKLED,
+                    pickle.loads,
+                ),
                 *(np.bool_, np.int64, np.float64, None, True, False, 0, ()),
             ),
         )
@@ -88,13 +97,13 @@ class Quick:
 
     def call_with_values(self, stream: Any, task: Any, args: tuple[Any, ...]) -> Future | None:
         """Submit a call some of whose arguments are texts, or containers of plain values."""
-        items = [one for one in args if type(one) in _PICKLED]
+        items = [one for one in args if type(one) in PICKLED]
         if not items or not all(map(is_plain, items)):
             return None
         data = pickle.dumps(((), tuple(items)), 5)
-        if len(data) > forms.INLINE_BYTES:
+        if len(data) > arguments.INLINE_BYTES:
             return None
-        made: Future | None = self.call(stream, task, args, forms.inline(data))
+        made: Future | None = self.call(stream, task, args, arguments.inline(data))
         return made
 
     def start(self, word: int, dead: dict[int, int]) -> None:
@@ -126,9 +135,16 @@ class Quick:
         for at, (code, tag, parameter) in enumerate((named + most * rest)[:most]):
             kind = id(wanted[at]) if at in wanted else 0
             default = id(defaults[at - first]) if at in filled else 0
-            flags = _WRITEABLE if code == forms.ARRAY else 0
+            flags = _WRITEABLE if code == arguments.ARRAY else 0
             is_value = parameter.mode is Mode.VALUE
-            words += code, int.from_bytes(tag, "little") << _TAG_SHIFT, flags, is_value, kind, default
+            words += (
+                code,
+                int.from_bytes(tag, "little") << _TAG_SHIFT,
+                flags,
+                is_value,
+                kind,
+                default,
+            )
         self._plans[task] = _words(words).ljust(_sizes("quick").plan, b"\0")
 
     def know_none(self) -> None:
@@ -231,8 +247,8 @@ def _numbers(session: Session) -> bytes:
         [
             *(mem.ctypes.data, len(mem), session.engine.layouts.epoch_address),
             *(*addresses, slots.start, slots.step, len(slots), *seen),
-            *(L.HALF, L.KEY_BITS, forms.CODE_BITS, HEAD),
-            *(forms.NONE, forms.TRUE, forms.FALSE, forms.VALUE, forms.ITEM),
+            *(L.HALF, L.KEY_BITS, arguments.CODE_BITS, HEAD),
+            *(arguments.NONE, arguments.TRUE, arguments.FALSE, arguments.VALUE, arguments.ITEM),
             *(L.SIGNED, L.FLOAT64, L.FUTURE, *_KINDS),
             *(_place_of(Future, name) for name in ("_stream", "_slot", "_value")),
         ]
@@ -273,7 +289,7 @@ def run_inside(
         The functions of usual calls, by their keys; others come to it.
     run, finish, finish_placed : Callable
         Run a call that is not usual; leave the value of one, if it is no number, and if it is an array in
-        a place of its own; see `places`.
+        a place of its own; see `large_values`.
     read, settle : Callable
         Returns the value in a block; called after each call that had one as its argument.
     maker : Callable
@@ -285,8 +301,9 @@ def run_inside(
         return run, lambda function, args, names: finish(function(*args, **names))
     numbers = [
         *(mem.ctypes.data, worker, *CALL_PLACES),
-        *(L.HALF, L.KEY_BITS, forms.CODE_BITS),
-        *(forms.NONE, forms.TRUE, forms.FALSE, forms.VALUE, forms.ITEM, forms.ARRAY, forms.READ_ARRAY),
+        *(L.HALF, L.KEY_BITS, arguments.CODE_BITS),
+        *(arguments.NONE, arguments.TRUE, arguments.FALSE, arguments.VALUE, arguments.ITEM),
+        *(arguments.ARRAY, arguments.READ_ARRAY),
         *(L.SIGNED, L.FLOAT64, L.FETCHED),
         *(L.VALUE_NONE, L.VALUE_BOOL, L.VALUE_INT, L.VALUE_FLOAT, L.VALUE_BLOCK),
         ctypes.addressof(here),

@@ -44,8 +44,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 from cloudpickle import cloudpickle
 
-from ..callables.payloads import MOST_WHY
-from ..callables.pickling import ByAddress, is_in_main, module_with, pickled
+from ..callables.pickling import MOST_WHY, ByAddress, is_in_main, module_with, pickled
 from ..callables.runnable import require_runnable
 from ..engine.view.blocks import Blocks, set_retries
 from ..jit import layout as L

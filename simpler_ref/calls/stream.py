@@ -3,11 +3,11 @@
 The way of one call, and the module of each step:
 
     program                                                      worker
-    tasks, current    the task of the innermost open Worker
+    tasks             the task of the innermost open Worker
     quick             usual calls: native code does all of this
     signatures        values in the order of the parameters
     sending           the block of the function as it is now
-    packing, arrays   tensors, words, one pickle; `forms` has their codes
+    packing           tensors, words, one pickle; `arguments` has their codes
     stream, orch_lock with the lock, no dead worker, a block for a long pickle
     engine            whom it waits for; the Scheduler ────────▶ inside     function, arguments, call
                                                                  outcomes   a word, or a block
@@ -50,11 +50,10 @@ from ..system.signals import signals_blocked
 from ..workers.life import NO_WAIT, Life
 from ..workers.reports import without_own_frames
 from ..workers.session import Session
-from . import current, outcomes, quick
-from .arrays import SentArrays
+from . import outcomes, quick, tasks
+from .arguments import SentArrays, key_of
 from .call_errors import CallErrors, FailureLogger, Failures, log
 from .checked import Sums
-from .forms import key_of
 from .futures import Future, Lease, Leases, failed
 from .inside import Caller
 from .orch_lock import OrchLock
@@ -81,16 +80,15 @@ class Stream:
         self._register = weakref.WeakMethod(register)  # a Worker that is forgotten is closed
         self._engine = session.engine
         self._mem, self._kernels = session.engine.mem, session.engine.kernels
-        self._call = session.engine.kernels.call_and_pass
         self._blocks = Blocks(self._mem, 0)
         self._leases = Leases(session.engine, session.arena.in_use.users)
         self._fetching: set[int] = set()
-        self.mutex = OrchLock(session.engine)
+        self.mutex = self._new_lock()
         tasks: dict[Any, Task] = {}
         self._quick = quick.make(session, self.mutex, self._fetching, tasks)
         self.call_quickly = self._quick.call
         self.take, self.drop_later = self._quick.take, self._quick.drop_later
-        me = weakref.proxy(self)  # what it has must not keep it, and all memory, when it is closed
+        me = weakref.proxy(self)
         self._arrays = SentArrays(
             session.engine.layouts,
             lambda *about: me._why_invisible(*about),
@@ -135,6 +133,12 @@ class Stream:
         self._open = False
         self._gone = False
         self._full_since = 0.0
+
+    def _new_lock(self) -> OrchLock:
+        me = weakref.proxy(self)  # what it has must not keep it, and all memory, when it is closed
+        return OrchLock(
+            self._engine, lambda: me._prepare_to_help(), lambda: me._session.look_at_calls()
+        )
 
     # ------------------------------------------------------------ submit
     def submit(self, task: Task, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future:
@@ -249,7 +253,7 @@ class Stream:
         RuntimeError
             They are of another open Worker, for whose calls those of this one would not wait.
         """
-        for reference in tuple(current.opened) if len(current.opened) > 1 else ():
+        for reference in tuple(tasks.opened) if len(tasks.opened) > 1 else ():
             worker = reference()
             other = None if worker is None else worker._life.stream
             if (
@@ -283,7 +287,7 @@ class Stream:
             wire += _integer(block.offset, L.PAYLOAD)
             counts += 1 << L.HALF
         self._quick.drop_all()
-        slot = self._call(self._mem, word, counts, wire)
+        slot = self._engine.kernels.call_and_pass(self._mem, word, counts, wire)
         if slot < 0:
             if block is not None:
                 self._kernels.hold_block(self._mem, block.offset, -1)
@@ -328,8 +332,7 @@ class Stream:
             if self._open:
                 self._clear()
                 if view.live == before:
-                    goal = min(view.ended + 1 + before // 4, view.next_task_id)
-                    self._help(slot=L.STAY, ended=goal)
+                    mutex.help(ended=min(view.ended + 1 + before // 4, view.next_task_id))
                     self._clear()
                 if view.live < before:
                     self._full_since = 0.0
@@ -432,11 +435,18 @@ class Stream:
         self._kernels.strand(self._mem, 0)
         self._start_quick()
 
+    def _prepare_to_help(self) -> bool:
+        """Replace dead workers; say whether there is anything to help with."""
+        if self._open and self._lacks_workers():
+            with suppress(Exception):  # if it is impossible, the calls say why
+                self._replace_dead()
+        return self._open
+
     def see_to_workers(self) -> None:
         """Replace dead workers, as who waits does: a program may ask again and again instead."""
         manager = self._session.manager
         if manager is not None and (manager.dead or manager.starting):
-            self.wait_for_end(0, 0, lambda: True)
+            self.mutex.wait_until(lambda: False, 0.0)
 
     def _lose_calls_of(self, dead: Sequence[int]) -> None:
         """Fail the calls that dead workers had; keep the names of these, and free their memory."""
@@ -460,7 +470,7 @@ class Stream:
         self._kernels.strand(self._mem, 1)
         view = self._engine.view
         while view.ended < view.next_task_id:
-            self._help(slot=L.STAY, ended=view.next_task_id)
+            self.mutex.help(ended=view.next_task_id)
         self._keep_values()
 
     def forget_memory(self, low: int, high: int) -> None:
@@ -492,26 +502,19 @@ class Stream:
         """
         if not self._open:
             return True
-        view, epoch = self._engine.view, self._arrays.now[0]
-        submitted = view.next_task_id
+        view, epoch, before = self._engine.view, self._arrays.now[0], self._engine.view.next_task_id
+
+        def submitted() -> int:
+            return view.next_task_id if later else before
+
+        def is_over() -> bool:
+            return view.ended >= submitted() or not self._open or self._arrays.now[0] != epoch
+
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        event = self.mutex.register()
-        try:
-            while self._open and self._arrays.now[0] == epoch:
-                if later:
-                    submitted = view.next_task_id
-                if view.ended >= submitted:
-                    break
-                rest_ns = PARK_NS
-                if deadline is not None:
-                    rest_ns = min(int((deadline - time.monotonic()) * 1e9), PARK_NS)
-                    if rest_ns <= 0:
-                        return False
-                self._wait_a_while(event, rest_ns, ended=submitted - 1)
-        finally:
-            self.mutex.forget(event)
-        self._open_ended()
-        return True
+        has_ended = self.mutex.wait_until(is_over, deadline, ended=submitted)
+        if has_ended:
+            self._open_ended()
+        return has_ended
 
     def wait_for_turn(self, future: Future, timeout_s: float | None) -> bool:
         """Wait until a call waits for no other one, only for a worker; return whether that is so.
@@ -521,36 +524,26 @@ class Stream:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         if self._sums is not None:
             return self.wait(future, deadline)
-        view, event = self._engine.view, self.mutex.register()
-        try:
-            while True:
-                ended, slot = view.ended, future._slot
-                if not slot or not view.is_pending(slot):
-                    return True
-                rest_ns = PARK_NS
-                if deadline is not None:
-                    rest_ns = min(int((deadline - time.monotonic()) * 1e9), PARK_NS)
-                    if rest_ns <= 0:
-                        return False
-                self._wait_a_while(event, rest_ns, ended=ended)
-        finally:
-            self.mutex.forget(event)
+        view = self._engine.view
+
+        def is_over() -> bool:
+            slot = future._slot
+            return not slot or not view.is_pending(slot)
+
+        return self.mutex.wait_until(is_over, deadline, ended=lambda: view.ended + 1)
 
     def _finish(self) -> None:
         """End the stream; what a signal has cut short may have left a call that no future refers to."""
         view = self._engine.view
         while view.ended < view.next_task_id:
-            if self._lacks_workers():
-                with suppress(Exception):  # if it is impossible, the calls say why
-                    self._replace_dead()
-            shared = self.mutex.prepare()
-            goal = view.ended + 1 if shared else view.next_task_id
-            self._help(slot=L.STAY, ended=goal)
+            self._prepare_to_help()
+            shared = self.mutex.hear_others()
+            self.mutex.help(ended=view.ended + 1 if shared else view.next_task_id)
             self.mutex.notify()
         for future in self._quick.futures():
             # a worker may still have to answer for one that failed
             while future._slot and not self.has_settled(future._slot):
-                self._help(slot=future._slot)
+                self.mutex.help(slot=future._slot)
         self._keep_values()
         self.release_unused()
         self._quick.drop_all()
@@ -558,7 +551,7 @@ class Stream:
         self._kernels.end_stream(self._mem)
         deadline = time.monotonic_ns() + PARK_NS
         while view.live and (rest := deadline - time.monotonic_ns()) > 0:
-            self._help(slot=L.STAY, live=0, rest_ns=rest)
+            self.mutex.help(live=0, rest_ns=rest)
             self._quick.drop_all()
         if view.live:
             self._kernels.drop_forgotten(self._mem)
@@ -590,7 +583,7 @@ class Stream:
     def disown(self) -> None:
         """Leave the calls to the process that this one was forked from."""
         self.close()
-        self.mutex = OrchLock(self._engine)  # another thread may have had the lock
+        self.mutex = self._new_lock()  # another thread may have had the lock
         self._watching = threading.Lock()
         self._watcher = None
         self._watched.clear()
@@ -602,42 +595,24 @@ class Stream:
                 self._fetch(future)
 
     # ------------------------------------------------------------ wait
-    def _help(
-        self, *, slot: int = L.NONE, ended: int = -1, live: int = -1, rest_ns: int = PARK_NS
-    ) -> int:
-        """Run passes, as the Orch thread, for at most PARK_NS or until a goal is reached."""
-        mutex, help_stream = self.mutex, self._kernels.help_stream
-        try:
-            mutex.begin_to_help()
-            return int(help_stream(self._mem, live, ended, slot, min(rest_ns, PARK_NS)))
-        finally:
-            mutex.helping = False
-
     def wait(self, future: Future, deadline: float | None) -> bool:
         """Wait until a call has ended; return whether it has, by a deadline on the monotonic clock."""
-        slot = future._slot
+        slot, mem, has_settled = future._slot, self._mem, self._kernels.has_settled
         if not slot or self.has_settled(slot):
             return True
-        event = self.mutex.register()
-        try:
-            while slot and not self._kernels.has_settled(self._mem, slot):
-                if self._gone:
-                    pid = self._session.pid
-                    if pid == os.getpid():
-                        raise RuntimeError("the Worker of this call was closed before it had ended")
-                    raise RuntimeError(
-                        f"this call belongs to process {pid}, from which this one was forked: ask there"
-                    )
-                rest_ns = PARK_NS
-                if deadline is not None:
-                    rest_ns = min(int((deadline - time.monotonic()) * 1e9), PARK_NS)
-                    if rest_ns <= 0:
-                        self.see_to_workers()
-                        return False
-                self._wait_a_while(event, rest_ns, future, slot)
-                slot = future._slot
-        finally:
-            self.mutex.forget(event)
+
+        def is_over() -> bool:
+            return future._slot != slot or bool(has_settled(mem, slot))
+
+        if not self.mutex.wait_until(lambda: is_over() or self._gone, deadline, slot=slot):
+            return False
+        if not is_over():
+            pid = self._session.pid
+            if pid == os.getpid():
+                raise RuntimeError("the Worker of this call was closed before it had ended")
+            raise RuntimeError(
+                f"this call belongs to process {pid}, from which this one was forked: ask there"
+            )
         self._open_ended()
         return True
 
@@ -657,59 +632,23 @@ class Stream:
         """Whether calls have not ended."""
         return self._open and self.ended < self._engine.view.next_task_id
 
-    def wait_for_end(self, ended: int, rest_ns: int, unless: Callable[[], bool]) -> None:
-        """Wait until more calls than `ended` have ended, or `stop_waiting`; for `rest_ns` at most.
+    def wait_for_end(
+        self, ended: int, rest_ns: int, unless: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Wait until more calls than `ended` have ended, or `unless` is true; for `rest_ns` at most.
 
-        It does not wait if `unless` is true; who makes it so calls `stop_waiting` after that.
+        Who makes it true calls `stop_waiting` after that.
         """
-        event = self.mutex.register()
-        try:
-            self._wait_a_while(event, rest_ns, ended=ended, unless=unless)
-        finally:
-            self.mutex.forget(event)
+        self.mutex.wait_until(
+            lambda: self._gone or not self._open or self.ended > ended or unless(),
+            time.monotonic() + rest_ns / 1e9,
+            ended=lambda: ended + 1,
+        )
 
     def stop_waiting(self) -> None:
         """Have the thread that waits look again."""
         with self.mutex.queue, self.mutex.lock:
             pass
-
-    def _wait_a_while(
-        self,
-        event: Any,
-        rest_ns: int,
-        future: Future | None = None,
-        slot: int = L.NONE,
-        ended: int = -1,
-        unless: Callable[[], bool] | None = None,
-    ) -> None:
-        """Wait until a future's call has ended, or more calls than `ended`; for `rest_ns` at most."""
-        mutex, lock = self.mutex, self.mutex.rlock
-        rest_s = rest_ns / 1e9
-        mine = is_over = False
-        try:
-            mine = lock.acquire(False) or (not mutex.helping and mutex.try_to_acquire())
-            if mine and self._open and (future is None or future._slot == slot):
-                if self._lacks_workers():
-                    with suppress(Exception):  # if it is impossible, the calls say why
-                        self._replace_dead()
-                if mutex.prepare(event):
-                    so_far = self._engine.view.ended
-                    ended = min(ended, so_far) if ended >= 0 else so_far
-                if unless is None or not unless():
-                    goal = ended + 1 if ended >= 0 else -1
-                    code = self._help(slot=slot, ended=goal, rest_ns=rest_ns)
-                    is_over = code == L.TIMED_OUT
-        finally:
-            try:  # noqa: SIM105 (a signal could be handled on the way into a function of Python)
-                lock.release()
-            except RuntimeError:  # another thread has the lock
-                pass
-        if mine:
-            mutex.let_others_first()
-        else:
-            is_over = not mutex.sleep(event, rest_s)
-        if is_over:  # a tenth of a second: no call has ended
-            self._session.look_at_calls()
 
     def has_settled(self, slot: int) -> bool:
         """Say whether a call has ended."""
@@ -730,10 +669,6 @@ class Stream:
     def be_silent_of(self, future: Future) -> None:
         """Log nothing if a call fails."""
         self._failures.silent.append(self.number_of(future))
-
-    def take_entries(self) -> None:
-        """Submit by the engine's entries as they are now: a trace begins or ends."""
-        self._call = self._engine.kernels.call_and_pass
 
     def describe(self, slot: int) -> str:
         """Return a call's number and the name of its task."""
@@ -947,9 +882,8 @@ class Stream:
         Should this be cut short, the next future that wants to know has it go on.
         """
         try:
-            event = self.mutex.register()
             while True:
-                ended = self._engine.view.ended
+                ended = self.ended
                 self._has_unseen = False
                 for key, future in list(self._watched.items()):
                     if self._gone or future.done():
@@ -963,13 +897,12 @@ class Stream:
                 with self._watching:
                     if not self._watched:
                         self._watcher = None
-                        self.mutex.forget(event)
                         return
-                self._wait_a_while(event, PARK_NS, ended=ended, unless=lambda: self._has_unseen)
+                self.wait_for_end(ended, PARK_NS, lambda: self._has_unseen)
         except BaseException:
             with self._watching:
                 self._watcher = None
             raise
 
 
-__all__ = ["Stream", "current"]
+__all__ = ["Stream"]

@@ -62,7 +62,7 @@ ANSWERING = -1  # in W_SINCE: the task has run, and may not be answered yet
 """The last two are in a block, whose offset is the word."""
 KEY_BITS = 40
 CALL_KEY = (1 << KEY_BITS) - 1
-"""Bits of the first scalar of a call: its key, the block of its task; see `calls/forms.py`."""
+"""Bits of the first scalar of a call: its key, the block of its task; see `calls/arguments.py`."""
 BLOCK_AGAIN = 3  # word of that block: how often a call is run again whose worker has died
 NEVER_BEGAN, MAY_HAVE_BEGUN = 1, 2  # S_BEGAN of tasks that have failed
 VALUE_LOST = 16  # none: the worker has died; its number and exit code are in the word

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..callables.identity import CallableHandle, CallableKind, parse_python_import_descriptor
-from ..callables.payloads import load_payload
+from ..callables.pickling import load_payload
 from ..callables.runnable import CompiledCallable
 from ..errors import CallableError
 from ..model.arguments import TaskArgs

@@ -23,7 +23,7 @@ from ..callables.identity import (
     build_python_serialized_descriptor,
     compute_callable_hashid,
 )
-from ..callables.payloads import pack_payload, serialize_for_endpoints, why_not_serialised
+from ..callables.pickling import pack_payload, serialize, why_not_serialised
 from ..callables.registry import is_chip_callable
 from ..errors import CallableError, TaskError, WorkerLostError, describe_status, tell
 from ..jit import layout as L
@@ -185,7 +185,7 @@ class Endpoints(RemoteWorkers):
         else:
             kind = CallableKind.PYTHON_SERIALIZED
             name = getattr(target, "__qualname__", type(target).__qualname__)
-            raw = serialize_for_endpoints(target)
+            raw = serialize(target, to_endpoints=True)
             if why := why_not_serialised(raw):
                 raise TypeError(f"{name} cannot be sent to an endpoint ({why})")
             descriptor, payload = build_python_serialized_descriptor(raw), pack_payload(raw)

@@ -25,7 +25,7 @@ import cloudpickle
 import numpy as np
 
 from ..callables.identity import TargetNamespace
-from ..callables.payloads import read_staged
+from ..callables.pickling import read_staged
 from ..engine.view.mailbox import MailboxView, ReceivedArgs
 from ..errors import ControlError
 from ..jit import layout as L

@@ -38,9 +38,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..callables.identity import CallableKind, build_python_serialized_descriptor
-from ..callables.payloads import pack_payload, serialize_for_endpoints, why_not_serialised
+from ..callables.pickling import pack_payload, serialize, why_not_serialised
 from ..calls import outcomes
-from ..calls.forms import key_of
+from ..calls.arguments import key_of
 from ..calls.sending import Payload, number_in
 from ..calls.tasks import Task
 from ..engine.view.blocks import Blocks, data_of, set_value_key, value_key
@@ -150,7 +150,9 @@ class Function(NamedTuple):
                 named = callables.registering(
                     CallableKind.PYTHON_IMPORT, found.descriptor, found.descriptor
                 )
-        raw = serialize_for_endpoints(task.on(()))  # a copy: no module there has it under its name
+        raw = serialize(
+            task.on(()), to_endpoints=True
+        )  # a copy: no module there has it under its name
         name: str = task.__qualname__
         if why := why_not_serialised(raw):
             return cls(name, named, b"", why)

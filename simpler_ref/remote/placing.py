@@ -20,8 +20,8 @@ import numpy as np
 from ..callables.identity import CallableHandle, CallableKind, TargetNamespace
 from ..callables.runnable import CompiledCallable
 from ..calls import outcomes
+from ..calls.arguments import key_of
 from ..calls.call_errors import CallErrors
-from ..calls.forms import key_of
 from ..calls.futures import Future
 from ..calls.sending import Guards, How, Payload, guards_of_task, payload_of
 from ..calls.stream import Stream

@@ -22,7 +22,7 @@ import numpy as np
 
 from ..callables.runnable import refuse_unrun
 from ..calls import outcomes
-from ..calls.forms import ARRAY, INNER_ARRAY, READ_ARRAY, form_of
+from ..calls.arguments import ARRAY, INNER_ARRAY, READ_ARRAY, form_of
 from ..calls.futures import Future, Lease
 from ..calls.packing import PackedElsewhere
 from ..calls.signatures import Signature

@@ -109,7 +109,7 @@ class Call(NamedTuple):
     """A call: the digest of the function, and the only sub worker that may run it, or `ANY_SUB_WORKER`.
 
     Its arrays are the tensors of the RUN, in their order. `words` say how it is made of all else, eight
-    bytes each; see `calls.forms`. The RUN has their kinds. `items` are names, and values that are
+    bytes each; see `calls.arguments`. The RUN has their kinds. `items` are names, and values that are
     pickled, unless the words have them; `values` those of calls that are more than a word, in the order
     of their words.
     """

@@ -28,8 +28,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from ..callables.identity import TargetNamespace
-from ..callables.payloads import load_payload
-from ..callables.pickling import ByAddress, pickled
+from ..callables.pickling import ByAddress, load_payload, pickled
 from ..callables.registry import Snapshot
 from ..engine import shared_arrays
 from ..engine.memory import PARK_NS, Engine

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..callables.identity import TargetNamespace
-from ..callables.payloads import read_payload
+from ..callables.pickling import read_payload
 from ..callables.runnable import CompiledCallable, takes_arguments
 from ..engine.view.mailbox import MailboxView, ReceivedArgs
 from ..errors import CallableError

@@ -609,8 +609,6 @@ class Life:
     def take_entries(self, session: Session) -> None:
         """Let those who submit use entries that note lines, or no longer."""
         session.orch._take_entries()
-        if self.stream is not None:
-            self.stream.take_entries()
 
     # ------------------------------------------------------------ what it does, for people
     def look(self) -> top.Top | None:

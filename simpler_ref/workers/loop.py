@@ -15,7 +15,7 @@ from functools import partial
 from itertools import repeat, starmap
 from typing import Any, Protocol
 
-from ..callables.payloads import answer_staged
+from ..callables.pickling import answer_staged
 from ..callables.runnable import refuse_unrun
 from ..engine.memory import Engine
 from ..engine.shared_arrays import populate_again

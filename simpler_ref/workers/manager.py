@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 
 from ..callables.identity import TargetNamespace
-from ..callables.payloads import read_staged, staged
+from ..callables.pickling import read_staged, staged
 from ..callables.registry import Snapshot
 from ..engine.memory import PARK_NS, Engine
 from ..engine.view.mailbox import MailboxView

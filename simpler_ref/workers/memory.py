@@ -59,7 +59,7 @@ class MemoryUsers:
         if not life.running:
             if life.stream is None:
                 return False
-            life.stream.wait_for_end(ended, PARK_NS, lambda: False)
+            life.stream.wait_for_end(ended, PARK_NS)
         elif life.is_in_own_run():
             if self._help(self._mem, -1, ended + 1, -1, PARK_NS) in (L.TIMED_OUT, L.INTERRUPTED):
                 life.live().look()

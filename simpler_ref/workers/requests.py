@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from ..callables.payloads import require_serialised, staged, staged_object
+from ..callables.pickling import require_serialised, staged, staged_object
 from ..callables.registry import Registered
 from ..errors import CallableError, ControlError, NoMemoryError, WorkerLostError
 from ..jit import layout as L

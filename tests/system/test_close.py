@@ -21,7 +21,7 @@ import pytest
 
 from simpler_ref import TaskCancelledError, Worker, task
 from simpler_ref import TensorArgType as T
-from simpler_ref.calls.current import current
+from simpler_ref.calls.tasks import current
 
 from ..support import DEADLINE_S, make_args, wait_until
 from .programs import Concurrently, Fork, dies, in_a_fork, terminate

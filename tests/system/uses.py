@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 
 import simpler_ref as sr
-from simpler_ref.calls import current
+from simpler_ref.calls import tasks
 from simpler_ref.remote import ProcessFleet
 
 from ..support import DEADLINE_S, wait_until
@@ -131,7 +131,7 @@ class Uses:
         self.arrays()
         self.run()
         assert self.w.submit(abs, -8).result(DEADLINE_S) == 8
-        assert current.current() is self.w._life.stream and len(current.opened) == 1
+        assert tasks.current() is self.w._life.stream and len(tasks.opened) == 1
 
 
 ALL = [name for name, one in vars(Uses).items() if callable(one) and name[0] != "_"]
@@ -161,5 +161,5 @@ class Holdings:
         gc.collect()
         wait_until(lambda: not psutil.Process().children(recursive=True))
         wait_until(lambda: len(os.listdir("/proc/self/task")) <= self.threads)
-        assert current.current() is None and not current.opened
+        assert tasks.current() is None and not tasks.opened
         assert not descriptors or self._descriptors() == self.descriptors

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from simpler_ref.callable_identity import CallableHandle, CallableKind, TargetNamespace
-from simpler_ref.callables.payloads import serialize, why_not_serialised
+from simpler_ref.callables.pickling import serialize, why_not_serialised
 from simpler_ref.errors import CallableError
 
 HASHID = "sha256:" + "0123456789abcdef" * 4

@@ -13,7 +13,7 @@ import pytest
 import zmq
 
 from simpler_ref import RemoteWorkerSpec
-from simpler_ref.calls.forms import ARRAY, VALUE, head_words
+from simpler_ref.calls.arguments import ARRAY, VALUE, head_words
 from simpler_ref.engine.view.blocks import set_value_key
 from simpler_ref.errors import RemoteError
 from simpler_ref.jit import layout as L

@@ -2,7 +2,7 @@
  *
  * numpy asks a handler for the memory of arrays. In a worker it is this one. It hands on what it is asked to
  * numpy's own handler, but for arrays of sizes that were values of calls before: for these a worker has
- * *places*, each the memory of a block for values (see places.py). When a call returns an array that is in
+ * *places*, each the memory of a block for values (see large_values.py). When a call returns an array that is in
  * such a place, and that nothing else refers to, the block is given away with it, and nothing is copied.
  *
  * A place is free, or an array is in it. Other processes see its memory: one that a task has forked makes
@@ -107,7 +107,7 @@ static void *resize(void *context, void *memory, size_t size) {
 
 static struct handler handler = {"simpler_ref", 1, {NULL, make, make_zeros, resize, release}};
 
-/* ---------------------------------------------------------------- for places.py */
+/* ---------------------------------------------------------------- for large_values.py */
 /* Say whether this process, or one that it was forked from, has places. */
 EXPORT int simpler_ref_has_places(void) { return owner != 0; }
 

@@ -10,6 +10,7 @@ Rule     CALL-VALUE-2, CALL-VALUE-4
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -39,8 +40,8 @@ _SMALLEST = 4 * L.LINE
 _LARGE = 1 << 14
 """Words from which on sizes are rounded up to an eighth of a power of two, not to the next one."""
 _PAGE = regions.PAGE // L.WORD
-_LOOKS = 64
-"""Blocks of the same size that are looked at before another one is made."""
+_LOOKS = 8, 64
+"""Blocks of the same size, small or large, that are looked at before another one is made."""
 
 
 class Block(NamedTuple):
@@ -52,6 +53,7 @@ class Block(NamedTuple):
     """As many bytes as were asked for."""
 
 
+@functools.lru_cache(maxsize=4096)
 def _size_of(nbytes: int) -> int:
     """Return the words of a block for some bytes, its head included."""
     words = max(_SMALLEST, HEAD + -(-nbytes // L.WORD))
@@ -112,11 +114,11 @@ class Blocks:
         known, mem = self._known.get(size), self._mem
         if known is None:
             return None
-        for _ in range(min(_LOOKS, len(known))):
+        for _ in range(min(_LOOKS[size > _LARGE], len(known))):
             offset = known[0]
             known.rotate(-1)
-            if mem[offset] == 0:
-                if mem[offset + _HAS_PAGES]:
+            if mem.item(offset) == 0:
+                if mem.item(offset + _HAS_PAGES):
                     mem[offset + _HAS_PAGES] = 0
                     mem[self._top + _TAKEN] += size
                 return offset

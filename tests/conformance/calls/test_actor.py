@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import simpler_ref as sr
-from simpler_ref.calls import actors, current
+from simpler_ref.calls import actors, tasks
 
 from .tasks import die
 
@@ -192,7 +192,7 @@ def test_actors_of_a_worker_in_a_task_are_others_than_those_of_its_own():
 
 
 def test_one_that_nobody_has_any_more_is_forgotten(w):
-    number_of_actors = sr.task(workers=0)(lambda: len(current.here.actors))
+    number_of_actors = sr.task(workers=0)(lambda: len(tasks.here.actors))
     before = number_of_actors().result()
     kept = [w.actor(Counter, 0) for _ in range(6)]
     assert number_of_actors().result() == before + 3

@@ -15,8 +15,7 @@ from concurrent.futures.process import BrokenProcessPool
 import pytest
 
 import simpler_ref as sr
-from simpler_ref.adapters.executor import Executor
-from simpler_ref.adapters.pool import Pool
+from simpler_ref.adapters.executor import Executor, Pool
 
 from ...support import wait_until
 from ...system.programs import output_of

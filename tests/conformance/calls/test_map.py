@@ -442,7 +442,7 @@ def test_results_come_as_calls_end_if_their_order_does_not_matter(w):
 def test_scripts_map_without_a_worker():
     program = """
 import os, simpler_ref as sr
-from simpler_ref.calls.current import current
+from simpler_ref.calls.tasks import current
 def pid(_): return os.getpid()
 seen = set(sr.map(pid, range(100)))
 assert os.getpid() not in seen and current() is None

@@ -6,6 +6,8 @@ import functools
 import importlib
 import inspect
 import operator
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import dataclass, field
@@ -447,3 +449,41 @@ def test_calls_wait_for_writers_of_arrays_that_functions_refer_to_and_these_for_
         have_others_run(w)
         gate[0] = 1
         assert before.result() == 20 and after.result() is None and x.sum() == 1600
+
+
+# ---------------------------------------------------------------- by pickle itself
+SCRIPT = """
+import multiprocessing, pickle, sys
+from concurrent.futures import ProcessPoolExecutor
+import simpler_ref as sr
+
+@sr.task
+def double(x):
+    return 2 * x
+
+class Of:
+    @sr.task
+    def triple(x):
+        return 3 * x
+
+if __name__ == "__main__":
+    assert pickle.loads(pickle.dumps(double)) is double
+    context = multiprocessing.get_context(sys.argv[1])
+    with ProcessPoolExecutor(1, context) as executor:
+        print(executor.submit(double, 3).result(60), executor.submit(Of.triple, 3).result(60))
+    with sr.Worker(num_sub_workers=1) as w:
+        w.submit(int).result()
+        exec("@sr.task\\ndef double(x): return 20 * x")
+        print(w.submit(lambda one, x: one(x).result(), double, 3).result())
+"""
+
+
+@pytest.mark.spec("CALL-SENT-1", "CALL-SENT-2")
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_pool_of_processes_gets_the_tasks_of_a_script(tmp_path, method):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, script, method], capture_output=True, text=True, timeout=120
+    )
+    assert (done.stdout, done.returncode) == ("6 9\n60\n", 0), done.stderr

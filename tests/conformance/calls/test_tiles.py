@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simpler_ref as sr
-from simpler_ref.calls.tiles import Tiles
+from simpler_ref.calls.methods import Tiles
 
 from .tasks import update
 

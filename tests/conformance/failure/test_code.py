@@ -6,7 +6,7 @@ import pytest
 
 from simpler_ref import Worker
 from simpler_ref.callable_identity import build_python_import_descriptor, validate_hashid
-from simpler_ref.callables.payloads import parse_python_callable_payload
+from simpler_ref.callables.pickling import parse_python_callable_payload
 from simpler_ref.jit import layout as L
 from tests.spec_rules import ROOT, tables
 

@@ -7,13 +7,13 @@ import pytest
 from simpler_ref import Worker
 from simpler_ref.callable_identity import (
     build_chip_callable_descriptor,
+    build_chip_signature_schema,
     build_python_serialized_descriptor,
-    build_signature_schema,
     hashid_to_digest,
     parse_python_import_target,
     validate_hashid,
 )
-from simpler_ref.callables.payloads import serialize
+from simpler_ref.callables.pickling import serialize
 from simpler_ref.errors import CallableError
 from simpler_ref.native_chip import ChipCallable, CoreCallable
 from simpler_ref.task_interface import ArgDirection as D
@@ -28,7 +28,7 @@ def chip():
 @pytest.mark.spec("FLOW-ID-1", "FLOW-ID-2", "FLOW-ID-3")
 def test_what_no_descriptor_hashid_or_target_has_is_refused():
     with pytest.raises(CallableError, match="argument 1 has direction 4"):
-        build_signature_schema([D.IN, 4])
+        build_chip_signature_schema([D.IN, 4])
     with pytest.raises(CallableError, match="no text that UTF-8 has"):
         build_chip_callable_descriptor(target=chip(), platform="\ud800", runtime="r")
     found = build_chip_callable_descriptor(target=chip(), platform="sim", runtime="/r\udcff")

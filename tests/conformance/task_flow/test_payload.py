@@ -10,7 +10,7 @@ import pytest
 
 from simpler_ref import Worker
 from simpler_ref.callable_identity import build_python_serialized_descriptor
-from simpler_ref.callables.payloads import (
+from simpler_ref.callables.pickling import (
     pack_payload,
     parse_python_callable_payload,
     read_payload,

@@ -1,4 +1,4 @@
-"""Places for the arrays that tasks make: one that is returned stays where it was made, and is not copied.
+"""Large arrays as values and as arguments without a copy, in a worker.
 
 A value of a call is a block of memory that the program sees (`outcomes`). To copy a large array there
 takes as long as to make it; and memory that is new in a worker takes several times as long, since the
@@ -18,6 +18,19 @@ such an array count as shared, though others could see its memory.
 There are no places with interpreted kernels, in interpreters without the GIL, in worker threads, and in
 workers of a Worker that a task has made: these may have arrays of that task, in its places.
 
+A value may be the argument of another task, which may write what it gets: each has a copy of its own.
+To copy a large array takes longer than most of what is done with it, and most tasks only read. So a
+worker maps the memory of all values once more, copy on write, and a task gets its argument there:
+
+    the block of a value     written once, by the worker that made it; the program and others read it
+    the second mapping       shows the same pages, until the task writes one, which is its own then
+    the last array dies      pages that were written are dropped: the next one finds the block's again
+
+The system tells which pages are not the block's any more (``/proc/self/pagemap``). A block that is lent
+has pages that no other block has. The engine holds it until the call has ended; should an array be kept
+longer, by `sr.local` for instance, it gets pages of its own before that, and the same addresses are
+lent to nobody meanwhile: who gets the value then, gets a copy. So does who gets one twice.
+
 Rule     CALL-VALUE-2, CALL-VALUE-4
 """
 
@@ -26,15 +39,21 @@ from __future__ import annotations
 import ctypes
 import importlib
 import os
+import threading
+import weakref
+from contextlib import suppress
 from typing import Any
+
+import numpy as np
 
 from ..engine.view.blocks import HEAD, Blocks, span_of_part
 from ..jit import layout as L
+from ..model.tensor import view_memory
 from ..system import regions
 from ..system.types import Array, address_of
 from . import outcomes, quick
 
-_FROM = 1 << 16
+_PLACED_FROM = 1 << 16
 """In bytes: smaller arrays are copied. `src/places.c` knows it as SMALLEST."""
 _BEFORE = outcomes.ARRAY_AT + regions.PAGE - 1
 _SET_HANDLER, _GET_HANDLER = 304, 305
@@ -83,7 +102,7 @@ class Places:
     def add(self, nbytes: int) -> None:
         """Have one more place for arrays of a size, unless there are enough, or no room."""
         size = (nbytes + regions.PAGE - 1) & -regions.PAGE
-        if nbytes < _FROM or not self._wants(size):
+        if nbytes < _PLACED_FROM or not self._wants(size):
             return
         try:
             block = self._blocks.take(outcomes.ARRAY_AT + regions.PAGE + size).offset
@@ -155,3 +174,106 @@ def _numpys_functions() -> tuple[Any, Any]:
     table = (ctypes.c_size_t * (_GET_HANDLER + 1)).from_address(table_of(numpys._ARRAY_API, None))
     set_handler = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(table[_SET_HANDLER])
     return set_handler, ctypes.PYFUNCTYPE(ctypes.py_object)(table[_GET_HANDLER])
+
+
+# ---------------------------------------------------------------- arguments
+_LENT_FROM = 1 << 18
+"""In bytes: smaller blocks are sooner copied than lent."""
+_OF_FILE, _THERE = np.uint64(1 << 61), np.uint64(3 << 62)
+"""Bits of a page in the system's map: it is the block's; it is somewhere."""
+
+
+class Loan:
+    """The pages of one block in the second mapping, until the last array there dies."""
+
+    def __init__(self, lender: Borrowed, address: int, nbytes: int) -> None:
+        self._lender, self.address, self.nbytes = lender, address, nbytes
+        self.is_kept = False
+
+    def keep(self) -> None:
+        """Make all pages the process's own."""
+        if not self.is_kept:
+            self.is_kept = True
+            regions.write_privately(self.address, self.nbytes)
+
+    def __del__(self) -> None:
+        with suppress(Exception):  # at the end of the interpreter
+            self._lender.take_back(self)
+
+
+class Borrowed:
+    """What a worker process lends to its tasks.
+
+    Parameters
+    ----------
+    mem : Array
+        The engine's memory.
+    blocks : Blocks
+        Some of it, by which the others are found.
+    """
+
+    def __init__(self, mem: Array, blocks: Blocks) -> None:
+        self._mem, self._blocks = mem, blocks
+        self._pid = os.getpid()
+        self._has_begun = False
+        self._start: int | None = None
+        self._loans: dict[int, tuple[int, weakref.ref[Loan]]] = {}
+        """Their bytes, by their addresses; those that die among them, until pages are the blocks'."""
+        self._lock = threading.RLock()
+        """An array may die in any thread of a task, and in the middle of anything."""
+        os.register_at_fork(before=self.settle)  # the child does not hold blocks
+
+    def value(self, block: int) -> Any:
+        """Return the value in a block, for a task."""
+        content = self._blocks.data_of(block)
+        lent = self._lend(block, content) if len(content) >= _LENT_FROM else None
+        if lent is None:
+            return outcomes.decode_block(content)[0]
+        return outcomes.decode_block(*lent)[0]
+
+    def settle(self) -> None:
+        """Let a call end: what it still has of its arguments does not depend on blocks any more."""
+        if self._loans and os.getpid() == self._pid:
+            with self._lock:
+                for _, reference in list(self._loans.values()):
+                    loan = reference()
+                    if loan is not None:
+                        loan.keep()
+
+    def _lend(self, block: int, content: memoryview) -> tuple[memoryview, Loan] | None:
+        """Return the bytes of a block, and what lives as long as arrays over them; None: copy them."""
+        if not self._has_begun:
+            self._has_begun = True
+            self._start = regions.copy_on_write(self._mem)
+        nbytes = len(content) + HEAD * L.WORD
+        if self._start is None or block * L.WORD % regions.PAGE or nbytes % regions.PAGE:
+            return None
+        first = self._start + block * L.WORD
+        for other, (size, _) in list(self._loans.items()):
+            if other < first + nbytes and first < other + size:
+                return None
+        loan = Loan(self, first, nbytes)
+        self._loans[first] = nbytes, weakref.ref(loan)
+        return view_memory(first, (nbytes,), np.dtype(np.uint8)).data[-len(content) :], loan
+
+    def take_back(self, loan: Loan) -> None:
+        """Make the pages of a loan those of the block again; if that fails, they are lent to nobody."""
+        if os.getpid() != self._pid:  # a copy of the task, with pages of its own
+            return
+        with self._lock:
+            if loan.is_kept or _is_written(loan.address, loan.nbytes):
+                regions.forget_private(loan.address, loan.nbytes)
+            del self._loans[loan.address]
+
+
+def _is_written(address: int, nbytes: int) -> bool:
+    """Say whether pages are not the block's; also if the system does not tell."""
+    pages = L.WORD * (nbytes // regions.PAGE)
+    try:
+        with open("/proc/self/pagemap", "rb", 0) as table:
+            found = np.frombuffer(
+                os.pread(table.fileno(), pages, L.WORD * (address // regions.PAGE)), "u8"
+            )
+    except OSError:
+        return True
+    return found.nbytes < pages or bool(((found & _THERE != 0) & (found & _OF_FILE == 0)).any())
