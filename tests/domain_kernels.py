@@ -28,7 +28,6 @@ from simpler_ref.task_interface import ArgDirection, CommBufferSpec, ContinuousT
 D = ArgDirection
 
 (LOOK, MEET, RING, PULL, WAIT, BARRIER, NOTE_BARRIER, FAIL, DIE, OUTSIDE, BEYOND, RETRY) = range(12)
-PAIR = 12
 TIMEOUT, BROKEN, OUT_OF_WINDOW, TWICE = -1300, -1301, -1302, -1303
 
 IN_C = """
@@ -36,8 +35,7 @@ IN_C = """
 #include <signal.h>
 #include "simpler_domain.h"
 
-enum { LOOK, MEET, RING, PULL, WAIT, BARRIER, NOTE_BARRIER, FAIL, DIE, OUTSIDE, BEYOND, RETRY,
-       PAIR };
+enum { LOOK, MEET, RING, PULL, WAIT, BARRIER, NOTE_BARRIER, FAIL, DIE, OUTSIDE, BEYOND, RETRY };
 
 /* tensors: out (host), data and signals (window); scalars: what, device_ctx, n */
 int32_t simpler_kernel(const SimplerCoreArgs *args)
@@ -47,7 +45,7 @@ int32_t simpler_kernel(const SimplerCoreArgs *args)
     int64_t *out = (int64_t *)args->tensors[0].data, *data = (int64_t *)args->tensors[1].data;
     int32_t *signals = (int32_t *)args->tensors[2].data;
     const uint32_t rank = simpler_domain_rank(domain), size = simpler_domain_size(domain);
-    const uint32_t next = args->scalars[0] == PAIR ? 1 - rank : (rank + 1) % size;
+    const uint32_t next = (rank + 1) % size;
     int32_t status;
     switch (args->scalars[0]) {
     case LOOK:
@@ -66,7 +64,6 @@ int32_t simpler_kernel(const SimplerCoreArgs *args)
                 out[i] += theirs[i];
         }
         return 0;
-    case PAIR: /* of ranks 0 and 1 alone */
     case RING: /* n times around: what the last rank sent, plus one */
         for (uint64_t round = 0; round < n; round++) {
             const int32_t sent = (int32_t)(round + (rank != 0));

@@ -152,20 +152,9 @@ class DomainMemory(NamedTuple):
         """Return where the window of a rank begins."""
         return int(self._of(0).windows[rank])
 
-    def sleeps(self, rank: int) -> int:
-        """Return how often a rank was woken, if it sleeps until another one does something; else −1."""
-        waker = self._shared.wakers[rank]
-        wakes = int(waker.wakes)  # first: one that is woken after this counts as awake
-        return wakes if waker.sleepers else -1
-
     def break_because(self, why: str) -> None:
         """Break the domain, unless it is broken: every wait in it ends with an error."""
         _shim().shim_domain_break(self.at, why.encode(errors="replace"))
-
-    @property
-    def is_broken(self) -> bool:
-        """Whether waits in it fail."""
-        return bool(self._shared.broken)
 
     def why_broken(self) -> str | None:
         """Say why the domain is broken; None if it is intact."""

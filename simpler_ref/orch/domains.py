@@ -5,7 +5,7 @@ its chips, at the same addresses. The end of its block releases it; its memory i
 drained, since tasks that use it may still be running.
 
 Rule     WM-DOMAIN-1, WM-DOMAIN-2, WM-DOMAIN-3, WM-DOMAIN-4, WM-DOMAIN-6, WM-DOMAIN-7, WM-DOMAIN-8,
-         WM-DOMAIN-9, WM-DOMAIN-15
+         WM-DOMAIN-9
 """
 
 from __future__ import annotations
@@ -14,21 +14,16 @@ import itertools
 import logging
 import os
 import threading
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..callables.identity import TargetNamespace
-from ..engine.memory import Engine
-from ..engine.view.mailbox import MailboxView
-from ..engine.view.slots import UnfinishedTask, unfinished_next_level
 from ..errors import ControlError, WorkerLostError, describe_status
 from ..jit import layout as L
 from ..model.enums import get_element_size, to_dtype
 from ..system import regions
-from ..system.signals import Failures
 from ..system.types import Array
 from ..system.values import items, positive_seconds, whole
 from ..workers.life import Life
@@ -39,9 +34,6 @@ if TYPE_CHECKING:
     from ..native_chip.domains import DomainMemory
 
 log = logging.getLogger("simpler_ref")
-
-Woken = list[tuple[int, int]]
-"""The chips whose ranks run, and how often each was woken."""
 
 DEFAULT_TIMEOUT_S = 30.0
 BUFFER_ALIGN = 64
@@ -137,7 +129,6 @@ class CommDomainHandle:
         self._memory: Array | None = memory
         self._shared = shared
         """What the ranks share of it, as long as it is there."""
-        self._woken: Woken = []
 
     def __getitem__(self, chip: int) -> ChipDomainContext:
         if self.released:
@@ -295,29 +286,6 @@ class Domains:
         while self._live:
             self._drop(self._live[-1])
 
-    # ------------------------------------------------------------ ranks that will not come
-    def look(self, session: Session, failures: Failures = ()) -> None:
-        """Break the domains of ranks that will not come; the Orch thread calls this while it waits.
-
-        `failures` are the exceptions that have cancelled the run.
-        """
-        view = session.engine.view
-        if not self._live or not (view.has_failed or view.is_cancelled):
-            return
-        ranks = AbsentRanks(session.engine)
-        for one in self._live:
-            if one._memory is None or one._shared.is_broken:
-                continue
-            one._woken, absent = ranks.look(one._shared, one.contexts, one._woken)
-            if absent is not None:
-                cause = session.orch._task_error() if view.has_failed else failures[0]
-                one._shared.break_because(f"{absent}; the run: {type(cause).__name__}: {cause}")
-
-    def look_while_asking(self, session: Session) -> None:
-        """Look while a control request waits for its turn, if the Orch thread has made it."""
-        if session.orch._thread == threading.get_ident():
-            self.look(session)
-
     # ------------------------------------------------------------ deaths
     def forget_members(self) -> None:
         """Note that all workers are new."""
@@ -332,57 +300,6 @@ class Domains:
                 if worker in one.workers and one._memory is not None:
                     rank = one._shared.rank_of(worker)
                     one._shared.break_because(f"rank {rank} (chip {worker}) {ended}")
-
-
-class AbsentRanks:
-    """One look, by the Orch thread, for ranks of a domain that others wait for, and that will not come.
-
-    Once a run has failed or is cancelled, nothing more is submitted. A rank then comes only if a task of
-    it runs or may still start: one whose producer has failed, that was cancelled or that was never
-    submitted does not. If all ranks that run sleep in waits, and none was woken between two looks, they
-    wait for those.
-    """
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._cancelled = engine.view.is_cancelled
-        self._tasks: dict[int, list[UnfinishedTask]] = defaultdict(list)
-        """Those that were given a scalar, a `device_ctx` perhaps."""
-        for task in unfinished_next_level(engine.mem):
-            for bits in set(task.scalars):
-                self._tasks[bits].append(task)
-
-    def look(
-        self, memory: DomainMemory, contexts: Mapping[int, ChipDomainContext], before: Woken
-    ) -> tuple[Woken, str | None]:
-        """Return what the next look has to know, and which ranks will not come, None if all may.
-
-        `contexts` are those of the domain's chips, and `before` is what the last look has returned.
-        """
-        running = [chip for chip, one in contexts.items() if self._runs(chip, one.device_ctx)]
-        absent = [chip for chip in contexts if chip not in running]
-        woken = [(chip, memory.sleeps(contexts[chip].domain_rank)) for chip in running]
-        is_over = not any(self._may_start(chip, contexts[chip].device_ctx) for chip in absent)
-        if not absent or not is_over or any(times < 0 for _, times in woken):
-            return [], None
-        if not woken or woken != before:
-            return woken, None
-        names = ", ".join(f"rank {contexts[chip].domain_rank} (chip {chip})" for chip in absent)
-        return woken, f"{names} will not come: no task of it runs or can start any more"
-
-    def _runs(self, chip: int, device_ctx: int) -> bool:
-        """Say whether a chip runs a task of its rank; a member may have ended before its group."""
-        oldest = MailboxView(self._engine, chip).oldest_task()
-        return oldest is not None and any(
-            one.is_running and one.task_id == oldest[0] for one in self._tasks.get(device_ctx, ())
-        )
-
-    def _may_start(self, chip: int, device_ctx: int) -> bool:
-        """Say whether a chip will get a task of its rank, or has one behind another task."""
-        return not self._cancelled and any(
-            not one.is_running or self._engine.view.given(chip) > 1
-            for one in self._tasks.get(device_ctx, ())
-        )
 
 
 def _check_chips(session: Session, workers: Sequence[int]) -> list[int]:

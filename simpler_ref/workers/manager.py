@@ -70,8 +70,6 @@ class WorkerManager:
         The fork server has ended: workers cannot be replaced singly, all must be restarted.
     on_death : Callable[[int, int], None]
         Called when a worker has died, with its number and how it ended, on the thread that noticed.
-    while_asking : Callable[[], None]
-        Called about ten times a second by a thread whose control request waits.
     relay : Relay | None
         What brings what workers print to the streams of this process, if these are no files.
     """
@@ -102,7 +100,6 @@ class WorkerManager:
         self._terminated: set[int] = set()
         """Those that were told to end their task, in vain if that has ended by itself."""
         self.on_death: Callable[[int, int], None] = lambda worker, code: None
-        self.while_asking: Callable[[], None] = lambda: None
         self.relay: Relay | None = None
 
     @property
@@ -351,7 +348,6 @@ class WorkerManager:
                             return result
                         if rest <= slice_ns and answer == L.TIMED_OUT:
                             raise self._late(worker, timeout_s, asked)
-                    self.while_asking()
             except BaseException:
                 self._wait_for_answer(worker, deadline)
                 raise

@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Protocol
 
 from ..callables.identity import CallableHandle, TargetNamespace
@@ -21,7 +21,7 @@ from ..engine.memory import Engine, Scheduler
 from ..engine.shared_arrays import Arena
 from ..engine.view import slots
 from ..engine.view.mailbox import MailboxView
-from ..errors import ControlError, TaskError, WorkerLostError
+from ..errors import ControlError, WorkerLostError
 from ..jit import layout as L
 from ..system.signals import Failures, signals_blocked
 from ..trace.recorder import TraceRecorder
@@ -82,13 +82,9 @@ class RemoteWorkers:
 class _Orchestrator(Protocol):
     """What workers ask of the Orchestrator of a Worker's runs; see `orchestrator_of` for all of it."""
 
-    _thread: int
-
     def _place_of(self, task: int) -> str: ...
 
     def _take_entries(self) -> None: ...
-
-    def _task_error(self) -> TaskError: ...
 
 
 class _Domains(Protocol):
@@ -97,10 +93,6 @@ class _Domains(Protocol):
     def forget_members(self) -> None: ...
 
     def note_death(self, worker: int, code: int) -> None: ...
-
-    def look(self, session: Session, failures: Failures = ...) -> None: ...
-
-    def look_while_asking(self, session: Session) -> None: ...
 
     def close(self) -> None: ...
 
@@ -175,7 +167,6 @@ class Session:
             )
             self.domains.forget_members()
             self.manager.on_death = self.domains.note_death
-            self.manager.while_asking = partial(self.domains.look_while_asking, self)
             self.manager.admit(self.manager.start(self.snapshot, self.method.has_started))
         self.recorder.start()
         with signals_blocked():
@@ -271,10 +262,9 @@ class Session:
         return self.manager.name(worker)
 
     def look(self, failures: Failures = ()) -> None:
-        """Do what is due while a run waits, about ten times a second: messages, domains."""
+        """Do what is due while a run waits, about ten times a second: messages."""
         if self.manager is not None:
             self.watch().look(failures[-1] if failures else None)
-            self.domains.look(self, failures)
 
     def look_at_calls(self) -> None:
         """Do what is due while a thread waits for calls: messages."""

@@ -55,15 +55,6 @@ class Slab(NamedTuple):
     """Each part rounded up to 1024."""
 
 
-class UnfinishedTask(NamedTuple):
-    """A task for next-level workers that has not ended."""
-
-    task_id: int
-    is_running: bool
-    scalars: list[int]
-    """Their bits; of a group those of all members."""
-
-
 class Names(Protocol):
     """Knows the names of callables and workers."""
 
@@ -394,20 +385,6 @@ def live(mem: Array) -> list[int]:
     slots = used_slots(mem)
     ids: list[int] = slots[slots[:, L.S_STATE] != L.FREE, L.S_ID].tolist()
     return sorted(ids)
-
-
-def unfinished_next_level(mem: Array) -> list[UnfinishedTask]:
-    """Return the tasks for next-level workers that have not ended (on the Orch thread)."""
-    slots = used_slots(mem)
-    words = slots[_is_unfinished(slots[:, L.S_STATE]), : L.S_INLINE]
-    words = words[words[:, L.S_CALLABLE] >> L.WORD_KIND & KIND_MASK == L.NEXT_LEVEL]
-    found = []
-    for one in words.tolist():
-        tensors, scalars = one[L.S_COUNTS] & L.LOW_HALF, one[L.S_COUNTS] >> L.HALF
-        first = scalars_at(one[L.S_BODY], tensors)
-        bits = mem[first : first + scalars * L.SCALAR_WORDS : L.SCALAR_WORDS].tolist()
-        found.append(UnfinishedTask(one[L.S_ID], one[L.S_STATE] == L.RUNNING, bits))
-    return found
 
 
 def _is_unfinished(states: Array) -> Array:

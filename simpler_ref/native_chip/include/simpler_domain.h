@@ -11,7 +11,7 @@
  * Ranks that wait for each other must run at the same time. Within a rank one block of a launch may wait;
  * several may if block i waits only for what blocks 0 to i of other ranks do.
  *
- * Rule WM-DOMAIN-1, WM-DOMAIN-2, WM-DOMAIN-3, WM-DOMAIN-4, WM-DOMAIN-6, WM-DOMAIN-7, WM-DOMAIN-8, WM-DOMAIN-9, WM-DOMAIN-11, WM-DOMAIN-15
+ * Rule WM-DOMAIN-1, WM-DOMAIN-2, WM-DOMAIN-3, WM-DOMAIN-4, WM-DOMAIN-6, WM-DOMAIN-7, WM-DOMAIN-8, WM-DOMAIN-9, WM-DOMAIN-11
  */
 #ifndef SIMPLER_DOMAIN_H
 #define SIMPLER_DOMAIN_H

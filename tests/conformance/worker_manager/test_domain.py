@@ -1,20 +1,18 @@
 """WM-DOMAIN: chips that share memory."""
 
 import os
-import re
 import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from simpler_ref import TaskArgs, TaskError, Worker, WorkerLostError
+from simpler_ref import TaskError, Worker, WorkerLostError
 from simpler_ref.errors import ControlError
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.native_chip import ChipError, ChipWorker, default_runtime
-from simpler_ref.native_chip.domains import DomainMemory, pack_file
-from simpler_ref.orch.domains import Domains
+from simpler_ref.native_chip.domains import pack_file
 from simpler_ref.system import regions
 from simpler_ref.task_interface import ChipDomainContext, CommBufferSpec, CommDomainHandle
 from tests import domain_kernels as k
@@ -421,9 +419,9 @@ def test_when_a_rank_is_lost_all_waits_in_its_domain_end(what, kind, words, reas
                 orch.drain()
             for chip in (0, 1, 3):
                 assert r.read(orch, domain, chip)[0] == k.BROKEN
-            assert reason is None or reason in memory_of(domain).why_broken()
+            assert reason is None or reason in domain._shared.why_broken()
             assert r.read(orch, intact, 0) == [0] * 4
-            assert memory_of(intact).why_broken() is None or what == k.DIE
+            assert intact._shared.why_broken() is None or what == k.DIE
 
         with pytest.raises(kind, match=f"chip_worker 2 .*{words}"):
             r.w.run(orch_fn)
@@ -518,122 +516,3 @@ def test_a_runtime_without_windows_refuses_the_domain(tmp_path):
             assert windows() == []
 
         r.w.run(orch_fn)
-
-
-def wait_for_waiting(domain, *ranks):
-    """Return when so many ranks sleep in a wait."""
-    while any(memory_of(domain).sleeps(rank) < 0 for rank in ranks):
-        os.sched_yield()
-
-
-def memory_of(domain):
-    return DomainMemory(domain._memory.ctypes.data)
-
-
-@pytest.fixture
-def reasons(monkeypatch):
-    """Return why each domain was broken, by its name, once it is freed."""
-    found, drop = {}, Domains._drop
-
-    def noting(self, handle):
-        found[handle.name] = memory_of(handle).why_broken()
-        drop(self, handle)
-
-    monkeypatch.setattr(Domains, "_drop", noting)
-    return found
-
-
-@pytest.mark.spec("WM-DOMAIN-15")
-@pytest.mark.parametrize(
-    ("wait_for", "mode"), [("drain", "process"), ("copy", "thread"), ("domain", "process")]
-)
-def test_a_rank_whose_producer_has_failed_does_not_keep_the_others_waiting(mode, reasons, wait_for):
-    with Ranks(3, child_mode=mode, num_sub_workers=1) as r:
-        gate = r.w.zeros(1, np.int64)
-
-        @r.w.register
-        def fail(args):
-            while not args.tensor(1).numpy()[0]:
-                os.sched_yield()
-            raise ValueError("no data")
-
-        def orch_fn(orch, *_):
-            domain, args = r.domain(orch, [2, 0, 1]), TaskArgs()
-            args.add_tensor(r.out[1], k.T.INOUT)
-            args.add_tensor(gate, k.T.INPUT)
-            orch.submit_sub(fail, args)
-            for chip in (0, 1, 2):
-                r.submit(orch, domain, chip, k.NOTE_BARRIER)
-            wait_for_waiting(domain, 0, 1)
-            gate[0] = 1
-            if wait_for == "copy":
-                assert r.read(orch, domain, 0)[0] == k.BROKEN
-            elif wait_for == "domain":
-                r.domain(orch, [0], name="other")
-            else:
-                with pytest.raises(TaskError):
-                    orch.drain()
-                assert [r.read(orch, domain, chip)[0] for chip in (0, 2)] == [k.BROKEN] * 2
-
-        with pytest.raises(TaskError, match=r"sub_worker 0.*fail\): ValueError: no data"):
-            r.w.run(orch_fn)
-        assert re.fullmatch(
-            r"domain 'd': rank 2 \(chip 1\) will not come: no task of it runs or can start any more; "
-            r"the run: TaskError: level 3 sub_worker 0.*ValueError: no data",
-            reasons["d"],
-        )
-        assert windows() == []
-        r.run(*[k.MEET] * 3)
-
-
-@pytest.mark.spec("WM-DOMAIN-15")
-@pytest.mark.parametrize("submitted", [True, False])
-def test_when_a_run_is_cancelled_ranks_wait_for_none_that_has_not_started(reasons, submitted):
-    with Ranks(3, child_mode="thread" if submitted else "process") as r:
-
-        def orch_fn(orch, *_):
-            domain, _other = r.domain(orch), r.domain(orch, [2], name="other")
-            for chip in (0, 2):
-                r.submit(orch, domain, chip, k.NOTE_BARRIER)
-            wait_for_waiting(domain, 0, 2)
-            if submitted:  # a rank that waits for one that waits for it
-                args = args_for(domain, 1, r.out[0], k.MEET)
-                orch.submit_next_level(r.handle, args, ONE_BLOCK, worker=1)
-            raise KeyError("stop")
-
-        with pytest.raises(KeyError, match="stop"):
-            r.w.run(orch_fn)
-        assert reasons == {
-            "d": "domain 'd': rank 1 (chip 1) will not come: no task of it runs or can start any more; "
-            "the run: KeyError: 'stop'",
-            "other": None,
-        }
-        r.run(*[k.MEET] * 3)
-
-
-@pytest.fixture
-def one_core():
-    """Have all ranks on one core: those that take turns sleep between them, and take long enough."""
-    cores = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(cores)})
-    yield
-    os.sched_setaffinity(0, cores)
-
-
-@pytest.mark.spec("WM-DOMAIN-15")
-def test_ranks_that_run_when_a_run_fails_may_finish(reasons, one_core):
-    turns = 10000
-    last = [2 * turns - 1, 2 * turns]
-    with Ranks(3) as r:
-
-        def orch_fn(orch, *_):
-            domain = r.domain(orch)  # its rank 2 will not come, and nobody waits for it
-            for chip in (0, 1):
-                r.submit(orch, domain, chip, k.PAIR, n=turns)
-            while memory_of(domain).sleeps(0) < 1 and r.out[:2, 0].tolist() != last:
-                os.sched_yield()  # they may take all turns without one that sleeps
-            raise KeyError("stop")
-
-        with pytest.raises(KeyError, match="stop"):
-            r.w.run(orch_fn)
-        assert (reasons, r.out[:2, 0].tolist()) == ({"d": None}, last)
