@@ -20,14 +20,13 @@ from typing import Any
 
 from .system import lazy
 
-_SUBMODULES = (
-    *("callable_identity", "env_manager", "log_levels", "orchestrator", "remote_l3_protocol"),
-    *("task_interface", "worker"),
-)
-"""The modules of the package `simpler`, which have the same names here."""
 MODULES: Mapping[str, str] = {
     "_task_interface": "simpler_ref.task_interface",
-    **{f"simpler.{name}": f"simpler_ref.{name}" for name in _SUBMODULES},
+    "simpler.callable_identity": "simpler_ref.callable_identity",
+    "simpler.orchestrator": "simpler_ref.orchestrator",
+    "simpler.remote_l3_protocol": "simpler_ref.remote_l3_protocol",
+    "simpler.task_interface": "simpler_ref.task_interface",
+    "simpler.worker": "simpler_ref.worker",
 }
 """The original's names of modules, and what they stand for here."""
 _USAGE = "usage: python -m simpler_ref.compat (program.py | -m module) [argument …]"
@@ -69,8 +68,9 @@ def install() -> None:
                 "simpler_ref.compat"
             )
     sys.modules.update(simpler=package, **modules)
-    for name in _SUBMODULES:
-        setattr(package, name, modules[f"simpler.{name}"])
+    for name, module in modules.items():
+        if name.startswith("simpler."):
+            setattr(package, name.removeprefix("simpler."), module)
 
 
 @functools.cache

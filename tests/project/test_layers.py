@@ -27,7 +27,7 @@ LAYERS = [
     *({"callables"}, {"workers"}, {"native_chip"}, {"orch"}, {"calls"}, {"remote"}),
     {
         *("worker", "orchestrator", "task_interface", "callable_identity", "remote_l3_protocol"),
-        *("env_manager", "log_levels", "stepping", "step_trace"),
+        *("stepping", "step_trace"),
     },
     *({"apart"}, {"", "__main__", "compat", "endpoint"}, {"adapters"}, {"extras"}),
 ]

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ... import worker
-from ...log_levels import LEVELS
 from ...model.enums import DataType
 from ...model.tensor import ContinuousTensor, DescribedTensor
 from ...model.visibility import make_tensor
@@ -51,6 +50,27 @@ class Worker(worker.Worker):
     def run(self, callable: Any, args: Any = None, config: Any = None) -> worker.RunTiming:
         """Run an orchestration function, or at level 2 a chip's callable; see `Worker.run`."""
         return super().run(callable, args, config)
+
+
+# ---------------------------------------------------------------- simpler.env_manager
+def get(name: str, default: str | None = None) -> str | None:
+    """Return the value of an environment variable, or `default` if it is not set or empty."""
+    return os.environ.get(name) or default
+
+
+def ensure(name: str) -> str:
+    """Return the value of an environment variable; OSError if it is not set, or empty."""
+    value = os.environ.get(name)
+    if not value:
+        raise OSError(f"the environment variable {name} is not set: export {name}=…")
+    return value
+
+
+# ---------------------------------------------------------------- simpler.log_levels
+LEVELS = {f"V{i}": logging.INFO - 5 + i for i in range(10)} | {"NUL": logging.CRITICAL + 10}
+"""From most to least around INFO; with NUL nothing is logged. `logging` knows these names, too."""
+for _name, _level in (LEVELS | {"INFO": logging.INFO}).items():  # V5 is another name of INFO
+    logging.addLevelName(_level, _name)
 
 
 # ---------------------------------------------------------------- simpler.task_interface
@@ -324,7 +344,11 @@ def modules() -> dict[str, types.ModuleType]:
     Those in `goldens` are the original's files, or others, in the folders that SIMPLER_GOLDENS names.
     """
     setup = _module("simpler_setup", {k: v for names in SETUP.values() for k, v in names.items()})
-    made = {"simpler_setup": setup}
+    made = {
+        "simpler_setup": setup,
+        "simpler.env_manager": _module("simpler.env_manager", _named(get, ensure)),
+        "simpler.log_levels": _module("simpler.log_levels", {"LEVELS": LEVELS, **LEVELS}),
+    }
     for name, names in SETUP.items():
         made[f"simpler_setup.{name}"] = _module(f"simpler_setup.{name}", names)
         if name not in vars(setup):  # the decorator, in place of the module of its name

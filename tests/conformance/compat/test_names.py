@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import simpler_ref
-from simpler_ref import compat, env_manager, log_levels
+from simpler_ref import compat
 from simpler_ref.extras.scenes import ports
 from simpler_ref.remote_l3_protocol import Frame, FrameHeader, FrameType
 from simpler_ref.task_interface import DataType
@@ -54,7 +54,7 @@ def test_programs_import_modules_and_names_of_the_table_in_every_way(installed):
     assert scope["Worker"] is scope["simpler"].worker.Worker is scope["simpler"].Worker
     assert issubclass(scope["Worker"], simpler_ref.Worker)
     assert scope["TaskArgs"] is scope["ti"].TaskArgs is simpler_ref.TaskArgs
-    assert scope["D"] is scope["DataType"] and scope["env_manager"] is env_manager
+    assert scope["D"] is scope["DataType"] and scope["env_manager"].ensure is ports.ensure
     with pytest.raises(ImportError):
         exec("from simpler import nothing_of_this_name", scope)
     with pytest.raises(ModuleNotFoundError):
@@ -77,6 +77,7 @@ def test_another_module_of_such_a_name_is_left_alone(monkeypatch, name):
 
 @pytest.mark.spec("COMPAT-NAMES-2")
 def test_log_levels_have_names_in_logging_and_the_root_logger_shows_one_by_its_name(monkeypatch):
+    log_levels = ports.modules()["simpler.log_levels"]
     levels = [getattr(log_levels, f"V{i}") for i in range(10)]
     assert levels == list(range(levels[0], levels[0] + 10))
     assert log_levels.V5 == logging.INFO and logging.getLevelName(logging.INFO) == "INFO"
@@ -100,13 +101,11 @@ def test_log_levels_have_names_in_logging_and_the_root_logger_shows_one_by_its_n
 def test_a_variable_that_is_missing_is_named(monkeypatch):
     monkeypatch.setenv("SIMPLER_TEST_HERE", "value")
     monkeypatch.setenv("SIMPLER_TEST_EMPTY", "")
-    assert (
-        env_manager.get("SIMPLER_TEST_HERE") == env_manager.ensure("SIMPLER_TEST_HERE") == "value"
-    )
+    assert ports.get("SIMPLER_TEST_HERE") == ports.ensure("SIMPLER_TEST_HERE") == "value"
     for name in ("SIMPLER_TEST_EMPTY", "SIMPLER_TEST_MISSING"):
-        assert env_manager.get(name) is None and env_manager.get(name, "other") == "other"
+        assert ports.get(name) is None and ports.get(name, "other") == "other"
         with pytest.raises(OSError, match=name):
-            env_manager.ensure(name)
+            ports.ensure(name)
 
 
 @pytest.mark.spec("COMPAT-NAMES-3")
