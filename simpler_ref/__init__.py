@@ -18,7 +18,6 @@ interface of the documents of a hierarchical task runtime, on the same engine.
 
 from typing import TYPE_CHECKING
 
-from .apart import map as map
 from .callables.identity import CallableHandle
 from .calls.futures import Future
 from .calls.signatures import In, InOut, Out
@@ -53,6 +52,7 @@ from .orch.recording import Graph
 from .system import lazy as _lazy
 from .version import __version__
 from .worker import RunTiming, Worker
+from .worker import map as map
 from .workers.kinds import WorkerKind
 
 if TYPE_CHECKING:

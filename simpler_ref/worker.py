@@ -1,20 +1,23 @@
 """Worker: what a user holds. It owns an engine, the processes behind it, and the callables they know.
 
-Rule     CALL-STREAM-5, CALL-CANCEL-5, ORCH-FAIL-1, HIER-ENGINE-4, HIER-API-2, ORCH-API-1, ORCH-READS-1,
-         ORCH-RUN-1, ORCH-RUN-2, ORCH-RUN-3, ORCH-RUN-9, ORCH-MISUSE-9, ORCH-MISUSE-11, ORCH-CHECK-1,
-         SEE-ON-1, SEE-TOP-8, SEE-GRAPH-1, SPEED-DEPTH-1, SPEED-WAIT-1, SPEED-WAIT-2,
-         SPEED-WAIT-4, FLOW-REG-2, FLOW-REG-3, FLOW-UNREG-1, FLOW-NEST-2, FLOW-NEST-6, FLOW-NEST-8,
-         WM-POOL-1, WM-MODE-1, WM-START-1, WM-KIND-3, WM-STOP-1, WM-CHIP-6, WM-DOMAIN-8
+Rule     CALL-ARRAY-5, CALL-MAP-1, CALL-STREAM-5, CALL-CANCEL-5, ORCH-FAIL-1, HIER-ENGINE-4, HIER-API-2,
+         ORCH-API-1, ORCH-READS-1, ORCH-RUN-1, ORCH-RUN-2, ORCH-RUN-3, ORCH-RUN-9, ORCH-MISUSE-9,
+         ORCH-MISUSE-11, ORCH-CHECK-1, SEE-ON-1, SEE-TOP-8, SEE-GRAPH-1, SPEED-DEPTH-1, SPEED-WAIT-1,
+         SPEED-WAIT-2, SPEED-WAIT-4, FLOW-REG-2, FLOW-REG-3, FLOW-UNREG-1, FLOW-NEST-2, FLOW-NEST-6,
+         FLOW-NEST-8, WM-POOL-1, WM-MODE-1, WM-START-1, WM-KIND-3, WM-STOP-1, WM-CHIP-6, WM-DOMAIN-8
 """
 
 from __future__ import annotations
 
+import atexit
 import concurrent.futures
 import inspect
 import os
 import textwrap
+import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import (
@@ -28,17 +31,21 @@ from typing import (
     get_type_hints,
 )
 
+import numpy as np
+
 from .callables.identity import CallableHandle
 from .callables.pickling import require_serialised
 from .callables.registry import is_chip_callable
 from .callables.runnable import CompiledCallable, require_runnable
+from .calls import mapping
 from .calls.inside import Initializer
 from .calls.methods import CallMethods
 from .calls.stream import Stream
-from .calls.tasks import enter, leave
+from .calls.tasks import current, enter, here, leave
 from .errors import CallableError
 from .model.arguments import TaskArgs
 from .model.config import CallConfig
+from .model.visibility import as_array
 from .orch import runs
 from .orch.domains import CommDomainHandle, Domains, domains_of
 from .orch.orchestrator import Orchestrator
@@ -52,10 +59,11 @@ from .remote.spec import RemoteWorkerSpec, calls_ahead, spec_of
 from .system import lazy
 from .system.cores import PlacedWorker, Placement
 from .system.signals import signals_blocked
+from .system.types import Array
 from .system.values import flag
 from .workers import processes
-from .workers.life import Life, Tracing
-from .workers.memory import MemoryMethods, MemoryUsers
+from .workers.kinds import NestedWorker
+from .workers.life import Life, MemoryUsers, Tracing
 from .workers.options import Option, Options, Settings, option
 from .workers.reports import without_own_frames
 from .workers.session import Session
@@ -118,7 +126,7 @@ def _require_function(target: Any) -> None:
     require_runnable("register", target)
 
 
-class Worker(CallMethods, MemoryMethods, RemoteMethods):
+class Worker(CallMethods, RemoteMethods):
     """A task engine with a pool of workers below it.
 
     Raises
@@ -231,7 +239,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
                 )
             if worker._life.parent_level:
                 raise RuntimeError("the Worker given to add_worker is a child already")
-            number = self._life.add_nested(worker)
+            number = self._life.add(NestedWorker(worker), self._life.next_level)
             worker._life.parent_level = self.level
             return number
 
@@ -252,12 +260,12 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
             The pool has workers that take another kind of callables.
         """
         with self._life.lock:
-            self._life.add_next_level(worker)
+            self._life.add_custom(worker)
 
     def add_sub(self, worker: Any) -> None:
         """Add a worker kind of your own to the sub pool; see `add_next_level`."""
         with self._life.lock:
-            self._life.add_sub(worker)
+            self._life.add_custom(worker, is_sub=True)
 
     # ------------------------------------------------------------ life
     def init(self) -> None:
@@ -531,6 +539,134 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
             self._life.require_not_closed()
             self._life.registry.discard(handle, self._life.installer, self._life.running)
 
+    # ------------------------------------------------------------ arrays
+    def empty(
+        self, shape: int | Sequence[int], dtype: Any = np.float32, *, populate: bool = False
+    ) -> Array:
+        """Return an uninitialised numpy array that all workers share, also after the start.
+
+        Parameters
+        ----------
+        shape : int | Sequence[int]
+            Elements, per dimension.
+        dtype : Any
+            What numpy takes for a dtype, but for Python objects.
+        populate : bool
+            Make the memory now, not page by page as it is touched; workers that are started later map
+            it before their first task.
+
+        Raises
+        ------
+        MemoryError
+            The arena is full; or, with `populate`, the system has not so much memory.
+        """
+        return self._fresh(self._life.live().arena.empty(shape, dtype, populate))
+
+    def share(self, array: Any) -> Array:
+        """Return a contiguous copy of an array in memory that all workers share.
+
+        Its columns are contiguous if those of the array are, as numpy and LAPACK would have it.
+        Anything is taken that numpy makes an array of, such as a list of numbers or a column of a table.
+
+        Raises
+        ------
+        TypeError
+            Its elements are Python objects, or it has a mask.
+        MemoryError
+            The arena is full.
+        """
+        if isinstance(array, np.ma.MaskedArray):
+            raise TypeError(
+                "share would lose the mask: share array.filled(value) and the mask apart"
+            )
+        source = as_array(array)
+        if source.dtype.hasobject:
+            raise TypeError(
+                f"the elements of this {type(array).__name__} are Python objects (dtype {source.dtype}), "
+                "which processes cannot share: convert them, as with np.asarray(array, float) or "
+                "astype('U'), or pass it to tasks as it is, to be copied"
+            )
+        return self._fresh(self._life.live().arena.copy(source))
+
+    def zeros(self, shape: int | Sequence[int], dtype: Any = float) -> Array:
+        """Return an array of zeros that all workers share.
+
+        Its pages take memory only when they are touched.
+
+        Parameters
+        ----------
+        shape : int | Sequence[int]
+            Elements, per dimension.
+        dtype : Any
+            What numpy takes for a dtype, but for Python objects; float64 by default.
+
+        Raises
+        ------
+        TypeError, ValueError, MemoryError
+            See `empty`.
+        """
+        return self._fresh(self._life.live().arena.zeros(shape, dtype))
+
+    def _fresh(self, array: Array) -> Array:
+        """Return an array in memory that was given out anew: what was lost there no longer matters."""
+        self._life.endpoints.forget_lost(array.ctypes.data, array.nbytes)
+        return array
+
+    def zeros_like(self, array: Any) -> Array:
+        """Return zeros with the shape and the dtype of an array; see `zeros`."""
+        source = np.asanyarray(array)
+        return self.zeros(source.shape, source.dtype)
+
+    def ones(self, shape: int | Sequence[int], dtype: Any = float) -> Array:
+        """Return an array of ones that all workers share; see `zeros`."""
+        return self.full(shape, 1, dtype)
+
+    def full(self, shape: int | Sequence[int], value: Any, dtype: Any = None) -> Array:
+        """Return an array that all workers share, with one value everywhere.
+
+        Its dtype is that of the value, unless it is given; see `zeros`.
+        """
+        shared = self.empty(shape, as_array(value).dtype if dtype is None else dtype)
+        shared[...] = value
+        return shared
+
+    # ------------------------------------------------------------ memory of chips
+    def malloc(self, size: int, worker_id: int = 0) -> int:
+        """Allocate `size` bytes of a chip's memory and return their address there.
+
+        Pass it to tasks as ``ContinuousTensor.make(address, shape, dtype, child_memory=True)``.
+
+        Raises
+        ------
+        IndexError
+            There is no such next-level worker.
+        NoMemoryError
+            It has no memory of its own.
+        ControlError
+            It has not enough.
+        """
+        return self._life.live().chips.malloc(worker_id, size)
+
+    def free(self, ptr: int, worker_id: int = 0) -> None:
+        """Give memory of a chip back; see `malloc`."""
+        self._life.live().chips.free(worker_id, ptr)
+
+    def copy_to(self, dst: int, src: int, size: int, worker_id: int = 0) -> None:
+        """Copy `size` bytes from host address `src` to address `dst` of a chip.
+
+        Raises
+        ------
+        ValueError
+            The host memory is not shared with the chip's process.
+        IndexError, ControlError
+            See `malloc`.
+        """
+        self._life.live().chips.copy_to(worker_id, dst, src, size)
+
+    def copy_from(self, dst: int, src: int, size: int, worker_id: int = 0) -> None:
+        """Copy `size` bytes from address `src` of a chip to host address `dst`; see `copy_to`."""
+        self._life.live().chips.copy_from(worker_id, dst, src, size)
+
     # ------------------------------------------------------------ domains
     @property
     def live_domains(self) -> dict[str, CommDomainHandle]:
@@ -736,9 +872,79 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
 def _chips(numbers: Sequence[int], runtime: Any) -> list[Any]:
     if not numbers:
         return []
-    from .native_chip.kind import ChipChild
+    from .native_chip.domains import ChipChild
 
     return [ChipChild(one, runtime) for one in numbers]
+
+
+# ---------------------------------------------------------------- Workers beside those of with blocks
+def worker_apart(**options: Any) -> Worker:
+    """Return an open Worker that gets no calls of tasks.
+
+    It is closed with the program, or once nothing refers to it.
+    """
+    if options.get("start_method") is None and processes.why_not_fork():
+        options["start_method"] = "spawn"  # as a Worker chooses, who says so, too
+    worker = Worker(**options)
+    worker.init()
+    if here.nested is None:  # a task uses the workers only of those that it has entered
+        leave(worker)
+    atexit.register(_close_if_there, weakref.ref(worker))
+    return worker
+
+
+def _close_if_there(reference: weakref.ref[Worker]) -> None:
+    if (worker := reference()) is not None:
+        worker.close()
+
+
+class Kept:
+    """A Worker that is made when it is first asked for, and kept for who asks for the same again."""
+
+    def __init__(self) -> None:
+        self._forget()
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        """Have none: in a forked process it is the parent's."""
+        self._worker: Worker | None = None
+        self._options: dict[str, Any] = {}
+        self._lock = threading.Lock()
+
+    def get(self, **options: Any) -> Worker:
+        """Return the one with these options; it takes the place of one with others."""
+        with self._lock:
+            worker = self._worker
+            if worker is None or worker._life.closed or self._options != options:
+                worker = self._worker = worker_apart(**options)
+                self._options = options
+            return worker
+
+    def close(self) -> None:
+        """Close it, if there is one, as the end of the program does."""
+        with self._lock:
+            worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.close()
+
+
+_of_scripts = Kept()
+
+
+def map(
+    function: Any,
+    /,
+    *iterables: Iterable[Any],
+    chunksize: int | None = None,
+    timeout: float | None = None,
+) -> mapping.Results | Iterator[Any]:
+    """Call a function for each item, in the innermost open Worker; see `Worker.map`.
+
+    Without one, as in a script, in a Worker with a sub worker for each core, which is made at the first
+    such call and closed with the program.
+    """
+    stream = current() or _of_scripts.get()._stream()
+    return mapping.results(stream, function, iterables, chunksize=chunksize, timeout=timeout)
 
 
 if Worker.__doc__ is not None:  # python -OO

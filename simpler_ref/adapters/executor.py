@@ -15,13 +15,12 @@ from contextlib import suppress
 from multiprocessing.pool import starmapstar  # type: ignore[attr-defined]
 from typing import Any
 
-from ..apart import worker_apart
 from ..calls import mapping
 from ..calls.futures import Future
 from ..calls.stream import Stream
 from ..errors import RemoteTraceback
 from ..system.values import flag, integer
-from ..worker import Worker
+from ..worker import Worker, worker_apart
 
 
 class Executor(concurrent.futures.Executor):

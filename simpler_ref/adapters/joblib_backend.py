@@ -45,13 +45,12 @@ from joblib._parallel_backends import (
 from joblib._utils import _retrieve_traceback_capturing_wrapped_call
 from joblib.externals.loky.process_executor import TerminatedWorkerError, _ExceptionWithTraceback
 
-from ..apart import Kept
 from ..callables.pickling import SharedArrays
 from ..calls.futures import Future
 from ..calls.tasks import current, here
 from ..errors import WorkerLostError
 from ..system import forks
-from ..worker import Worker
+from ..worker import Kept, Worker
 
 NAME = "simpler_ref"
 _LOOK_AGAIN_S = 10.0

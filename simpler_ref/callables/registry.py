@@ -41,7 +41,7 @@ _retired: weakref.WeakSet[CallableHandle] = weakref.WeakSet()
 
 def is_chip_callable(target: Any) -> bool:
     """Say whether a target is a ChipCallable, without importing the modules for chips."""
-    chips = sys.modules.get("simpler_ref.native_chip.callables")
+    chips = sys.modules.get("simpler_ref.native_chip.abi")
     return chips is not None and isinstance(target, chips.ChipCallable)
 
 
@@ -68,7 +68,7 @@ class Registered:
 
 
 class Installer(Protocol):
-    """Installs callables in running workers, as `workers.requests.Installer` does."""
+    """Installs callables in running workers, as a `WorkerManager` does."""
 
     def install_everywhere(self, one: Registered) -> None:
         """Install a callable in every worker that takes it, or in none."""

@@ -31,9 +31,8 @@ from ..errors import (
     tell,
 )
 from ..jit import layout as L
-from ..workers.failures import describe_lost, story_of_call, story_of_item
 from ..workers.reports import describe_exception
-from ..workers.session import Session
+from ..workers.session import Session, describe_lost, story_of_call, story_of_item
 from . import outcomes
 from .arguments import key_of
 

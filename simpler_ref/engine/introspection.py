@@ -5,7 +5,7 @@
     counts of tasks, running ones, rings ─────► `Worker.top()`, its command, SIGQUIT   `Session.top`
     tasks, as `orch.ring` has them ─────────┬─► what waits for what; also on SIGQUIT   `waiting_tasks`
                                             └─► why a ring stays full                  `ring_cycle`
-    what was noted of a failure ──────────────► the story in an error                  workers/failures.py
+    what was noted of a failure ──────────────► the story in an error                  workers/session.py
 
 A look takes no lock while the engine runs on: `engine/view/slots.py` explains why it is consistent. A
 task that ends meanwhile may be left out.

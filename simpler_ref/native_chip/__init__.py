@@ -3,20 +3,18 @@
 from typing import TYPE_CHECKING
 
 from ..system.lazy import names_from as _names_from
-from .abi import ChipError, ChipStatus, ChipStorageTaskArgs
-from .callables import ChipCallable, CoreCallable
+from .abi import ChipCallable, ChipError, ChipStatus, ChipStorageTaskArgs, CoreCallable
 from .chip_worker import ChipWorker, default_runtime
 from .domains import MAX_RANKS
 
 if TYPE_CHECKING:
-    from .domain_kernels import *
     from .kernels import *
 
 __getattr__ = _names_from(
     globals(),
-    {  # these import the compiler
-        ".domain_kernels": "barrier domain_base domain_rank domain_size get notify peer put wait",
-        ".kernels": "In InOut KernelArgument KernelCompileError Out Scalar compile_kernel core_kernel",
+    {  # it imports the compiler
+        ".kernels": "In InOut KernelArgument KernelCompileError Out Scalar barrier compile_kernel "
+        "core_kernel domain_base domain_rank domain_size get notify peer put wait",
     },
 )
 

@@ -23,8 +23,7 @@ from ..model.tensor import require_plain
 from ..model.wire import SCALAR_BYTES, without_tag
 from ..system import lazy
 from ..system.values import file_path, whole
-from .abi import ChipError, ChipStatus, ChipStorageTaskArgs
-from .callables import ChipCallable, not_built
+from .abi import ChipCallable, ChipError, ChipStatus, ChipStorageTaskArgs, not_built
 
 _HERE = Path(__file__).parent
 _SHIM = _HERE / "_shim.so"

@@ -25,8 +25,7 @@ from ..trace.timeline import KINDS, TAGS, WRITING
 from ..workers.session import Session
 from .checked import caller
 from .listening import fresh_memory, listen
-from .orchestrator import asked_for, number_layouts
-from .room import never_fits
+from .orchestrator import asked_for, never_fits, number_layouts
 
 _MOST_SHOWN = 1 << 32
 """Integers from here on may be addresses, which differ from run to run: the text does not have them."""

@@ -28,8 +28,7 @@ from ..model.tensor import RECORDED_FIRST, RECORDED_LAST, ContinuousTensor
 from ..model.wire import COUNTS_BYTES, blob_bytes, counts_of
 from ..workers.session import Session
 from .checked import Check
-from .orchestrator import Handles, Orchestrator, orchestrator_of
-from .room import never_fits
+from .orchestrator import Handles, Orchestrator, never_fits, orchestrator_of
 from .words import config_wire
 
 _REGION = 1 << 45

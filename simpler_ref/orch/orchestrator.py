@@ -5,14 +5,16 @@ kernels in `jit/submit.py`.
 
 Rule     FLOW-HANDLE-2, FLOW-LAYOUT-3, ORCH-MISUSE-1, ORCH-MISUSE-3, ORCH-MISUSE-7, ORCH-MISUSE-10,
          FLOW-NEST-3, HIER-API-2, ORCH-API-2, ORCH-API-3, ORCH-API-5, ORCH-API-6, ORCH-ALLOC-1,
-         ORCH-AUTO-4, ORCH-DRAIN-1, ORCH-DRAIN-2, ORCH-FAIL-1, ORCH-FAIL-2, ORCH-FAIL-3, ORCH-SCOPE-2,
-         ORCH-SCOPE-3, ORCH-SCOPE-4, REMOTE-ARGS-2, REMOTE-COPY-9, REMOTE-LINK-11, SPEED-MANY-1,
-         SPEED-MANY-5, SPEED-MANY-7, SPEED-REPLAY-2, WM-AFF-1, WM-CHIP-3, WM-DOMAIN-3, WM-DOMAIN-6,
-         WM-GROUP-1, WM-GROUP-5
+         ORCH-AUTO-4, ORCH-BACK-1, ORCH-BACK-2, ORCH-BACK-4, ORCH-RING-11, SEE-HANG-2, SEE-TOP-1,
+         ORCH-DRAIN-1, ORCH-DRAIN-2, ORCH-FAIL-1, ORCH-FAIL-2, ORCH-FAIL-3, ORCH-SCOPE-2, ORCH-SCOPE-3,
+         ORCH-SCOPE-4, REMOTE-ARGS-2, REMOTE-COPY-9, REMOTE-LINK-11, SPEED-MANY-1, SPEED-MANY-5,
+         SPEED-MANY-7, SPEED-REPLAY-2, WM-AFF-1, WM-CHIP-3, WM-DOMAIN-3, WM-DOMAIN-6, WM-GROUP-1,
+         WM-GROUP-5
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from threading import get_ident
@@ -21,9 +23,17 @@ from typing import Any
 import numpy as np
 
 from ..callables.identity import CallableHandle, TargetNamespace
-from ..engine.introspection import RingView
+from ..engine.introspection import (
+    RingView,
+    describe_full,
+    mib,
+    requested_bytes,
+    ring_cycle,
+    waiting_tasks,
+)
+from ..engine.memory import PARK_NS
 from ..engine.view.layouts import Layouts
-from ..errors import TaskError
+from ..errors import RingFullError, TaskError, tell
 from ..jit import layout as L
 from ..jit.program import asked_by
 from ..model import visibility
@@ -33,14 +43,16 @@ from ..model.config import CallConfig
 from ..model.tensor import ContinuousTensor, require_plain
 from ..system.types import Array
 from ..system.values import sizes
-from ..workers.failures import read_failure
-from ..workers.session import Session
+from ..workers.session import Session, read_failure
 from .checked import Check
 from .columns import Batch
 from .domains import DEFAULT_TIMEOUT_S, CommBufferSpec, CommDomainHandle, domains_of
-from .room import Room, never_fits
 from .words import Configs, Pools, require_distinct
 
+MOST_BEHIND = 8192
+"""Tasks that have not ended, from which on submits of many let the workers catch up."""
+SLICE_NS = 1_000_000
+FEWEST_PER_SLICE = 256
 Handles = dict[CallableHandle, int]
 """The live handles a pool takes, and each one's callable word without anything of a single task."""
 
@@ -79,7 +91,6 @@ class Orchestrator:
         """With ``check=True`` each submit, buffer and scope goes through it first."""
         self._configs = configs
         self._pools = Pools(engine.view) if pools is None else pools
-        self._room = Room(session)
         self._thread = -1
         self._error: TaskError | None = None
         self._ring = RingView(engine, session)
@@ -367,7 +378,7 @@ class Orchestrator:
             code = attempt()
             if code < 0:
                 code = self._retry(code, attempt, lambda: asked_for(*asked_by(program)))
-            self._room.let_catch_up(self._view.pushed - self._pushed_before)
+            self._let_catch_up()
 
     # ------------------------------------------------------------ what they share
     def _require_handle(
@@ -621,7 +632,9 @@ class Orchestrator:
 
     def _until_idle(self) -> None:
         """Wait until every task submitted so far has ended."""
-        self._room.until_ended(self._view.pushed - self._pushed_before)
+        tasks, kernels = self._view.pushed - self._pushed_before, self._engine.kernels
+        while kernels.help_scheduler(self._mem, -1, tasks, -1, PARK_NS) != L.OK:
+            self._session.look()  # between slices Python sees signals
 
     def _is_busy(self) -> bool:
         return self._view.ended < self._view.pushed - self._pushed_before
@@ -636,7 +649,7 @@ class Orchestrator:
 
         `wire` returns the arguments of what was refused last.
         """
-        code = self._room.wait(code, attempt, wire)
+        code = self._wait_for_room(code, attempt, wire)
         if code >= 0:
             return code
         if code == L.RUN_FAILED:
@@ -644,6 +657,66 @@ class Orchestrator:
         if code == L.WRONG_THREAD:
             raise self._wrong_thread()
         raise never_fits(code, wire(), self._view.ring_bytes)
+
+    def _wait_for_room(
+        self, code: int, attempt: Callable[[], int], wire: Callable[[], bytes]
+    ) -> int:
+        """Call again what was refused, until it is not for want of room; return its last answer.
+
+        `wire` returns the arguments of what was refused last.
+
+        Raises RingFullError if there is none within `alloc_timeout_s` of the last progress.
+        """
+        mem, kernels, view = self._mem, self._engine.kernels, self._view
+        timeout_s = self._session.options.alloc_timeout_s
+        timeout_ns = int(timeout_s * 1e9)
+        since = time.monotonic_ns()
+        reclaimed = self._progress()
+        self._engine.lacks = "room for another task"
+        try:
+            while code == L.WOULD_BLOCK:
+                rest = timeout_ns - (time.monotonic_ns() - since)
+                if rest <= 0:
+                    asked, depth = requested_bytes(wire()), view.scope_depth - 1
+                    error = RingFullError(describe_full(self._engine, timeout_s, asked, depth))
+                    lines = ring_cycle(self._engine, self._session, depth)
+                    lines += waiting_tasks(self._engine, self._session)
+                    tell(error, "\n".join(f"  {line}" for line in lines))
+                    raise error
+                taken = view.taken
+                code = attempt()
+                waited = L.OK
+                if code == L.WOULD_BLOCK:  # wait in slices, between which Python sees signals
+                    waited = kernels.help_scheduler(mem, -1, -1, taken, min(rest, PARK_NS))
+                if waited in (L.TIMED_OUT, L.INTERRUPTED):
+                    self._session.look()
+                if self._progress() != reclaimed:
+                    reclaimed, since = self._progress(), time.monotonic_ns()
+        finally:
+            self._engine.lacks = ""
+        return code
+
+    def _progress(self) -> tuple[int, int]:
+        """Return what changes whenever a task finishes or is reclaimed."""
+        view = self._view
+        return view.next_task_id - view.live, view.ended
+
+    def _let_catch_up(self) -> None:
+        """Wait a little if many tasks have not ended, as long as they end quickly.
+
+        A task that waits for its turn among a few thousand is in the processor's caches when that comes,
+        and its memory is used again soon: a graph of a million short tasks takes a third of the time.
+        Tasks that take long, or wait for what the program does next, are not waited for.
+        """
+        mem, kernels, view = self._mem, self._engine.kernels, self._view
+        tasks, ended = view.pushed - self._pushed_before, view.ended
+        if tasks - ended <= MOST_BEHIND:
+            return
+        goal = tasks - MOST_BEHIND // 2
+        while kernels.help_scheduler(mem, -1, goal, -1, SLICE_NS) != L.OK:
+            before, ended = ended, view.ended
+            if ended - before < FEWEST_PER_SLICE:
+                return
 
     # ------------------------------------------------------------ for Worker.run
     def _take_entries(self) -> None:
@@ -700,6 +773,26 @@ class Orchestrator:
         if self._error is None:
             self._error = read_failure(self._session)
         return self._error
+
+
+def never_fits(code: int, wire: bytes, ring_bytes: int) -> Exception:
+    """Return the exception for arguments that a kernel has refused with a code for good."""
+    if code == L.TOO_MANY_ARGS:
+        return ValueError(
+            f"the arguments take {W.COUNTS_BYTES + len(wire)} bytes, a mailbox holds "
+            f"{L.MAILBOX_ARGS_CAPACITY}: {W.COUNTS_BYTES} + {W.TENSOR_BYTES} per tensor + "
+            f"{W.SCALAR_BYTES} per scalar; pass fewer, or put the numbers into a tensor"
+        )
+    if code == L.ILLEGAL:
+        return ValueError(
+            f"{len(wire)} bytes are not the tensors and scalars that were announced; build "
+            "arguments with TaskArgs"
+        )
+    assert code == L.TOO_LARGE, code
+    return RuntimeError(
+        f"a request exceeds per-ring heap size: {mib(requested_bytes(wire))} were asked for, a "
+        f"ring has {mib(ring_bytes)}; give Worker(heap_ring_size=…) a larger value"
+    )
 
 
 class ScopeGuard:

@@ -18,10 +18,9 @@ from ..model import visibility
 from ..model.config import CallConfig
 from ..system import lazy
 from ..system.signals import Failures
-from ..workers.failures import drain, end_early
 from ..workers.life import Life
 from ..workers.manager import log
-from ..workers.session import Session
+from ..workers.session import Session, drain, end_early
 from .domains import domains_of
 from .orchestrator import Handles, Orchestrator, orchestrator_of
 from .words import require_supported
@@ -153,7 +152,7 @@ def _run(
         device_ns = max(0, int((view.device_ns() - device_before).max()))
     if session.registry.has_leaving:
         try:
-            session.registry.remove_leaving(session.installer)
+            session.registry.remove_leaving(session.manager)
         except ControlError as error:
             log.warning("a callable that was unregistered during the run is still known: %s", error)
     if failure is not None:

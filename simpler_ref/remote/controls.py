@@ -95,7 +95,7 @@ class InnerCallable(NamedTuple):
     @property
     def is_plain(self) -> bool:
         """Whether sub workers run it by Python."""
-        from ..native_chip.callables import ChipCallable
+        from ..native_chip.abi import ChipCallable
 
         return not isinstance(self.target, CompiledCallable | ChipCallable)
 
@@ -229,7 +229,7 @@ class Dispatcher:
 
     def _chip_callable(self, command: callables.RegisterCallableCommand) -> Any:
         """Return a chip callable, whose blob is in the command or staged."""
-        from ..native_chip.callables import ChipCallable
+        from ..native_chip.abi import ChipCallable
 
         payload = callables.decode_remote_chip_callable_payload(command.payload)
         require_digest(payload.descriptor_bytes, command.digest)

@@ -74,7 +74,7 @@ class Endpoints(RemoteWorkers):
             return self._join(spec)
         link = Link(len(self._life.next_level))
         self._occupy(link, spec)
-        self._life.add_endpoint(link)
+        self._life.add(link, self._life.next_level)
         return link.number
 
     def _occupy(self, link: Link, spec: RemoteWorkerSpec) -> None:
@@ -114,7 +114,7 @@ class Endpoints(RemoteWorkers):
         """Keep places for endpoints that join later; before the engine is made."""
         vacant = sum(one.is_vacant for one in self._places())
         for _ in range(MOST_JOINING - vacant):
-            self._life.add_endpoint(Link(len(self._life.next_level)))
+            self._life.add(Link(len(self._life.next_level)), self._life.next_level)
 
     def prepare(self, zeros: Any) -> None:
         """Give the links their shared memory, before there are processes; have fleets prepare."""

@@ -1,7 +1,7 @@
 """The kinds of workers: how each runs a task.
 
 A sub worker calls a Python function, a nested Worker runs an orchestration function over workers of its
-own, a chip (`native_chip/kind.py`) runs kernels. The loop (`loop.py`) is the same for all.
+own, a chip (`native_chip/domains.py`) runs kernels. The loop (`loop.py`) is the same for all.
 
 Rule     HIER-ENGINE-2, HIER-ENGINE-3, ORCH-API-2, SEE-ON-4, FLOW-NEST-1, FLOW-NEST-2, FLOW-NEST-5,
          FLOW-FAIL-3, FLOW-ID-5, FLOW-WALK-1, FLOW-WALK-2, WM-MODE-3, WM-FORK-2, WM-KIND-1, WM-KIND-2,

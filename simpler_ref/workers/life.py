@@ -15,15 +15,16 @@ The Life is there as long as the Worker, and says what may be done at the moment
 while the Worker is open, has what must be closed, and is closed without the Worker, which may be gone by
 then.
 
-Rule     CALL-STREAM-4, CALL-STREAM-5, CALL-STREAM-8, CALL-CANCEL-5, ORCH-RUN-2, ORCH-RUN-9,
-         ORCH-MISUSE-8, SEE-FILE-4, SEE-ON-1, SEE-ON-4, SPEED-REPLAY-1, FLOW-REG-5, FLOW-REG-7,
-         FLOW-REG-10, WM-POOL-2, WM-POOL-5
+Rule     CALL-ARRAY-5, CALL-STREAM-4, CALL-STREAM-5, CALL-STREAM-8, CALL-CANCEL-5, ORCH-RUN-2,
+         ORCH-RUN-9, ORCH-MISUSE-8, SEE-FILE-4, SEE-ON-1, SEE-ON-4, SPEED-REPLAY-1, FLOW-REG-5,
+         FLOW-REG-7, FLOW-REG-10, WM-POOL-2, WM-POOL-5
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -36,6 +37,7 @@ from ..engine.introspection import waiting_tasks
 from ..engine.memory import PARK_NS, Engine
 from ..engine.shared_arrays import ARENA_ALIGN, Arena
 from ..errors import CallableTypeError, NoPythonWorkerError
+from ..jit import layout as L
 from ..model import visibility
 from ..system.cores import NO_CORE, Placement
 from ..system.regions import PAGE
@@ -43,13 +45,11 @@ from ..system.signals import MOST_SIGNALS, Failures, until_done
 from ..system.values import file_path
 from ..trace.recorder import file_of_variable
 from . import top
-from .failures import recover
 from .kinds import CustomWorker, NestedWorker, SubWorker, WorkerKind
-from .manager import WorkerManager
+from .manager import ChipMemory, WorkerManager
 from .options import MOST_WORKERS, Settings, trace_detail
 from .processes import StartMethod
-from .requests import ChipMemory, Installer
-from .session import RemoteWorkers, Session
+from .session import RemoteWorkers, Session, recover
 
 T = TypeVar("T")
 IN_TASK = (
@@ -156,33 +156,21 @@ class Life:
         """All workers: the next-level ones first, then the sub workers."""
         return (*self.next_level, *self.subs)
 
-    def add_nested(self, inner: Any) -> int:
-        """Add a Worker to the next-level pool, and return its number there."""
-        self._add(self.next_level, NestedWorker(inner))
-        return len(self.next_level) - 1
-
-    def add_next_level(self, worker: Any) -> None:
-        """Add a user's own worker to the next-level pool."""
-        self._add(self.next_level, self._custom(worker, "next_level_worker"))
-
-    def add_sub(self, worker: Any) -> None:
-        """Add a user's own worker to the sub pool."""
-        kind = self._custom(worker, "sub_worker")
-        if kind.target_namespace != TargetNamespace.LOCAL_PYTHON:
-            raise ValueError("sub workers take Python callables")
-        self._add(self.subs, kind)
-
-    def _custom(self, worker: Any, label: str) -> WorkerKind:
+    def add_custom(self, worker: Any, *, is_sub: bool = False) -> None:
+        """Add a user's own worker to the next-level pool, or to the other one."""
         self.require_before_init("adding a worker")
         if self.options.level == 2:
             raise RuntimeError("a level 2 Worker is one chip: nothing can be added to it")
+        label = "sub_worker" if is_sub else "next_level_worker"
         kind = worker if isinstance(worker, WorkerKind) else CustomWorker(worker, label)
         for method in ("start", "run", "stop"):
             require_runnable(f"{label}.{method}", getattr(worker, method, None))
-        return kind
+        if is_sub and kind.target_namespace != TargetNamespace.LOCAL_PYTHON:
+            raise ValueError("sub workers take Python callables")
+        self.add(kind, self.subs if is_sub else self.next_level)
 
-    def _add(self, pool: list[WorkerKind], kind: WorkerKind) -> None:
-        """Add a worker to a pool whose workers are of its kind; endpoints come after these."""
+    def add(self, kind: WorkerKind, pool: list[WorkerKind]) -> int:
+        """Add a worker to a pool of its kind, and return its number there; endpoints come last."""
         if pool and not kind.comes_last:
             if pool[-1].comes_last:
                 raise RuntimeError("add the workers of this machine before the endpoints")
@@ -194,10 +182,7 @@ class Life:
         if len(pool) >= MOST_WORKERS:
             raise ValueError(f"a pool has at most {MOST_WORKERS} workers")
         pool.append(kind)
-
-    def add_endpoint(self, link: WorkerKind) -> None:
-        """Add an endpoint to the next-level pool: after all others, see POOL_OPEN."""
-        self._add(self.next_level, link)
+        return len(pool) - 1
 
     def _links(self) -> int:
         """Return the number of endpoints, or places for them: they are the last of their pool."""
@@ -538,9 +523,9 @@ class Life:
                 raise
 
     @property
-    def installer(self) -> Installer | None:
+    def installer(self) -> WorkerManager | None:
         """What installs callables in the workers; None while they are not running."""
-        return None if self.session is None or self.needs_start else self.session.installer
+        return None if self.session is None or self.needs_start else self.session.manager
 
     def end_workers(self, session: Session) -> None:
         """End all workers; the next start makes them anew."""
@@ -624,6 +609,57 @@ class Life:
         if now is None or session is None:
             return ""
         return "\n  ".join([str(now), *waiting_tasks(session.engine, session)])
+
+
+# ---------------------------------------------------------------- tasks that use memory
+OTHERS_S = 0.001
+"""How long a thread sleeps that is not the one whose run it waits for."""
+
+
+class MemoryUsers:
+    """The tasks that may use memory which the program has dropped.
+
+    Attributes
+    ----------
+    patience_s : float
+        How long to wait for room.
+    """
+
+    def __init__(self, life: Life, engine: Engine) -> None:
+        self._life, self._view = life, engine.view
+        self._help, self._mem = engine.kernels.help_scheduler, engine.mem
+        self.patience_s = life.options.alloc_timeout_s
+
+    @property
+    def submitted(self) -> int:
+        """How many tasks were ever submitted."""
+        return self._view.ever_submitted
+
+    def unended(self) -> Sequence[int] | None:
+        """Return the numbers of those that have not ended; None if all count until the end of the run.
+
+        What other machines have made of the program's memory comes home at the end of a run.
+        """
+        if self._life.running and self._life.endpoints.are_there:
+            return None
+        return self._view.unended()
+
+    def wait(self) -> bool:
+        """Wait a while until a task has ended; return False if that is of no use."""
+        life, unended = self._life, self.unended()
+        if unended is None or not len(unended):
+            return False
+        ended = self._view.ended
+        if not life.running:
+            if life.stream is None:
+                return False
+            life.stream.wait_for_end(ended, PARK_NS)
+        elif life.is_in_own_run():
+            if self._help(self._mem, -1, ended + 1, -1, PARK_NS) in (L.TIMED_OUT, L.INTERRUPTED):
+                life.live().look()
+        else:
+            time.sleep(OTHERS_S)
+        return True
 
 
 class Tracing:

@@ -1,14 +1,24 @@
-"""The resources of an open Worker: memory, workers and the Scheduler thread.
+"""The resources of an open Worker: memory, workers and the Scheduler thread; what it says while a run
+waits, how a run ends that fails, and the stories of tasks in errors.
 
-Rule     SEE-TOP-1, FLOW-REG-4, WM-CHIP-9
+What is told is read while others write. A task that ends meanwhile may be left out, or named although it
+has just ended; only messages depend on that.
+
+Each failure makes a run end sooner. What the engine knows of a task is always told: state, worker, what
+it waited for and what waits for it. Its line is known with ``check=True``.
+
+Rule     FAIL-OUTCOME-2, ORCH-RUN-3, ORCH-RUN-4, ORCH-RUN-7, ORCH-RUN-8, ORCH-TELL-1, ORCH-FAIL-4,
+         ORCH-FAIL-5, SEE-HANG-1, SEE-STORY-1, SEE-STORY-3, SEE-TOP-1, FLOW-FAIL-1, FLOW-FAIL-4,
+         FLOW-REG-4, WM-CHIP-9, WM-LEFT-2, WM-PLACE-4
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -16,22 +26,39 @@ from typing import Any, Protocol
 from ..callables.identity import CallableHandle, TargetNamespace
 from ..callables.pickling import inherited
 from ..callables.registry import Registry, Snapshot
-from ..engine.introspection import RingRow
-from ..engine.memory import Engine, Scheduler
+from ..engine.introspection import RingRow, listed, waiting_tasks
+from ..engine.memory import PARK_NS, Engine, Scheduler
 from ..engine.shared_arrays import Arena
-from ..engine.view import slots
+from ..engine.view import FirstFailure, slots
 from ..engine.view.mailbox import MailboxView
-from ..errors import ControlError, WorkerLostError
+from ..engine.view.slots import Others, call_story
+from ..errors import (
+    ControlError,
+    RemoteTraceback,
+    TaskError,
+    WorkerLostError,
+    describe_status,
+    origin_of,
+    tell,
+)
 from ..jit import layout as L
-from ..system.signals import Failures, signals_blocked
+from ..system.signals import Failures, signals_blocked, until_done
 from ..trace.recorder import TraceRecorder
 from .kinds import NestedWorker, WorkerKind
-from .manager import ThreadManager, WorkerManager, worker_name
+from .manager import ChildTraces, ChipMemory, ThreadManager, WorkerManager, worker_name
 from .options import Settings
 from .processes import ProcessManager, StartMethod
-from .requests import ChildTraces, ChipMemory, Installer
+from .reports import read_error
 from .top import Row, Top
-from .watch import OF_CALLS, Watch
+
+log = logging.getLogger("simpler_ref")
+
+STALL_S = 30.0
+"""Seconds without the end of a task after which it is told what runs and what waits."""
+_NOBODY_WAITED_S = 2.0
+"""Seconds without a look after which what was seen before says nothing: nobody has waited meanwhile."""
+OF_RUN = "Ctrl-C cancels the run, a second one ends the task"
+OF_CALLS = "@task(timeout=…) ends calls that take too long"
 
 
 # ---------------------------------------------------------------- workers on other machines
@@ -178,23 +205,17 @@ class Session:
         if self.manager is not None:
             self.child_traces.begin(self.manager)
 
-    @property
-    def installer(self) -> Installer | None:
-        """What installs callables in the workers; None while there are none."""
-        return None if self.manager is None else Installer(self.manager)
-
     def replace_dead(self, dead: Sequence[int] | None = None, beside: bool = False) -> None:
         """Make successors for dead workers, by default all; see `WorkerManager.replace_dead`.
 
         They also install the callables registered since the start.
         """
         assert self.manager is not None
-        installer = Installer(self.manager)
         for worker in self.manager.replace_dead(dead, beside):
             namespace = self.kinds[worker].target_namespace
             try:
                 for one in self.registry.missing(namespace, self.snapshot.get(namespace, {})):
-                    installer.install(one, worker)
+                    self.manager.install(one, worker)
             except (ControlError, WorkerLostError) as error:
                 if not self.manager.do_without(worker, str(error)):
                     raise
@@ -206,7 +227,7 @@ class Session:
         """Return the watch of running tasks, one for each run that has to wait."""
         assert self.manager is not None
         if self._watch is None:
-            self._watch = Watch(self.engine, self.manager, self, self.options.hang_report_s)
+            self._watch = Watch(self, self.manager)
         return self._watch
 
     # ------------------------------------------------------------ callables
@@ -261,15 +282,10 @@ class Session:
             return worker_name(self.kinds, worker)
         return self.manager.name(worker)
 
-    def look(self, failures: Failures = ()) -> None:
-        """Do what is due while a run waits, about ten times a second: messages."""
+    def look(self, failures: Failures = (), remedy: str = OF_RUN) -> None:
+        """Log what is due while a thread waits, about ten times a second; see `Watch.look`."""
         if self.manager is not None:
-            self.watch().look(failures[-1] if failures else None)
-
-    def look_at_calls(self) -> None:
-        """Do what is due while a thread waits for calls: messages."""
-        if self.manager is not None:
-            self.watch().look(None, OF_CALLS)
+            self.watch().look(failures[-1] if failures else None, remedy)
 
     def tell_running_calls(self) -> None:
         """Log which calls the end of the Worker waits for."""
@@ -402,3 +418,257 @@ class Session:
                 f"this Worker belongs to process {self.pid}; process {os.getpid()}, which was forked "
                 "from it, needs a Worker of its own"
             )
+
+
+# ---------------------------------------------------------------- messages while a run waits
+class Watch:
+    """The running tasks of a session whose workers run, for messages."""
+
+    def __init__(self, session: Session, manager: WorkerManager) -> None:
+        stall_s = session.options.hang_report_s
+        self._stall_s = STALL_S if stall_s is None else stall_s
+        self._reported = False
+        self._session, self._manager, self._engine = session, manager, session.engine
+        self._told_interrupt = False
+        self._done = -1
+        self._since = self._looked = 0.0
+
+    def look(self, failure: BaseException | None = None, remedy: str = OF_RUN) -> None:
+        """Log the messages that are due; a waiting thread calls this about ten times a second.
+
+        `failure` is the exception that has cancelled the run, if any, and `remedy` what ends a task.
+        """
+        if failure is not None and not isinstance(failure, Exception) and not self._told_interrupt:
+            self._told_interrupt = True
+            again = "Ctrl-C again" if isinstance(failure, KeyboardInterrupt) else "Ctrl-C"
+            self.tell_running(type(failure).__name__, again)
+        now, before = time.monotonic(), self._looked
+        done, self._looked = self._engine.view.ended, now
+        if done != self._done or now - before > _NOBODY_WAITED_S:
+            self._done, self._since, self._reported = done, now, False
+        elif now - self._since >= self._stall_s and not self._reported:
+            self._reported = True
+            self._report(remedy)
+
+    def tell_running(self, why: str, remedy: str) -> None:
+        """Log what is waited for although all else is cancelled, and what to press so that it ends."""
+        running = list(self.running())
+        if not running:
+            return
+        count = f"{len(running)} running task{'s' * (len(running) > 1)}"
+        ends = "kills their workers"
+        if self._manager.in_threads:
+            ends = "ends them at their next line of Python"
+        log.warning(
+            "%s: waiting for %s: %s; %s %s",
+            why,
+            count,
+            listed([f"{task} on {name}" for _, task, name in running]),
+            remedy,
+            ends,
+        )
+
+    def _report(self, remedy: str) -> None:
+        """Log what runs and what waits for what, once until a task ends."""
+        running = list(self.running())
+        lines = [f"{task} is RUNNING on {name}" for _, task, name in running]
+        if waiting := waiting_tasks(self._engine, self._session):
+            lines = [*dict.fromkeys([*lines, *waiting]), self.stuck_group()]
+        if running:
+            pid = self._manager.pids.get(running[0][0], os.getpid())
+            lines.append(f"`py-spy dump --pid {pid}` shows what a worker does; {remedy}")
+        if lines:
+            text = "\n  ".join(filter(None, lines))
+            log.warning("no task has ended for %g s:\n  %s", self._stall_s, text)
+
+    # ------------------------------------------------------------ running tasks
+    def running(self) -> Iterator[tuple[int, str, str]]:
+        """Yield each worker that has tasks, and what messages call the oldest of these and the worker."""
+        session = self._session
+        for worker in range(len(self._manager.kinds)):
+            oldest = MailboxView(self._engine, worker).oldest_task()
+            if oldest and worker not in self._manager.dead:
+                task, index, key = oldest
+                called = f"task {task} ({session.callable_name(index, key)})"
+                yield worker, called, session.worker_name(worker)
+
+    def ran_before(self, worker: int) -> str:
+        """Name the last task that a worker ended before it died, if there is any.
+
+        An earlier task may be the cause of a death.
+        """
+        found = MailboxView(self._engine, worker).ran_last()
+        if not found:
+            return ""
+        task, index = found
+        return (
+            f"; before that it had run task {task} ({self._session.callable_name(index, L.NONE)})"
+        )
+
+    # ------------------------------------------------------------ groups
+    def stuck_group(self) -> str:
+        """Return a message about the group that has waited too long, if there is one."""
+        group = self._engine.view.stuck_group()
+        if group is None:
+            return ""
+        busy = [
+            f"{name} with {task}" for worker, task, name in self.running() if worker in group.pool
+        ]
+        called = self._session.callable_name(group.callable, L.NONE)
+        return (
+            f"task {group.task} ({called}), a group of {group.size}, has "
+            f"waited {group.limit_ns / 1e9:g} s for its workers; busy are "
+            f"{', '.join(busy) or 'none'}. It starts when enough of them have ended; a larger "
+            "pool lets it start earlier"
+        )
+
+
+# ---------------------------------------------------------------- the end of a run
+def drain(session: Session, failures: Failures = ()) -> None:
+    """End every scope and wait until every task is reclaimed; a failure cancels what can be."""
+    mem, kernels = session.engine.mem, session.engine.kernels
+    kernels.finish_run(mem, bool(failures))
+    while kernels.help_scheduler(mem, 0, -1, -1, PARK_NS) != L.OK:
+        session.look(failures)
+
+
+def end_early(session: Session, failures: Failures) -> Failures:
+    """End a run that has failed; return all of its failures.
+
+    The first one cancels, each further one kills the busy workers.
+    """
+    manager = session.manager
+
+    def end(failures: Failures) -> None:
+        if len(failures) > 1 and manager is not None:
+            manager.kill_busy()
+        drain(session, failures)
+
+    failures = until_done(end, failures, session.pid)
+    if manager is not None:
+        manager.rescind_idle()
+    return failures
+
+
+def recover(session: Session) -> None:
+    """Finish the last run if signals cut its end short; the second asked to kill busy workers."""
+    engine = session.engine
+    if engine.view.next_task_id or engine.view.scope_depth:
+        signals = InterruptedError("a signal"), InterruptedError("and one more")
+        *_, failure = end_early(session, signals)
+        engine.kernels.end_run(engine.mem)
+        if failure not in signals:
+            raise failure
+
+
+# ---------------------------------------------------------------- errors
+def read_failure(session: Session) -> TaskError:
+    """Return the exception for the first failure of a run, with the story of its task."""
+    failed = session.engine.view.first_failure()
+    error = _describe_failure(session, failed)
+    tell(error, story_of_failure(session, failed))
+    return error
+
+
+def _describe_failure(session: Session, failed: FirstFailure) -> TaskError:
+    manager, level = session.manager, session.options.level
+    task, worker = failed.task, failed.worker
+    name = session.registry.name(failed.callable)
+    details: dict[str, Any] = {"task": task, "callable_name": name}
+    if worker < 0 or (manager is None and failed.outcome == L.ENDPOINT_FAILURE):
+        first = session.engine.view.pool(failed.pool).start
+        return WorkerLostError(
+            f"level {level} {session.kinds[first].label}: task {task} ({name}) cannot run: the workers "
+            "it needs have died; the next run starts new ones",
+            **details,
+        )
+    details |= {"worker": worker, "pid": manager.pids.get(worker) if manager else None}
+    what = f"task {task} ({name})" + (f", member {failed.member}" if failed.member >= 0 else "")
+    where = f"level {level} {session.worker_name(worker)}, {what}"
+    if failed.outcome == L.ENDPOINT_FAILURE:
+        before = session.watch().ran_before(worker)
+        kind = session.kinds[worker]
+        return describe_lost(
+            where, failed.exit_code, details, before, kind.successor, kind.last_words()
+        )
+    message, trace = read_error(failed.message, failed.trace)
+    return TaskError(f"{where}: {message}", remote_traceback=trace, **details)
+
+
+def describe_lost(
+    where: str,
+    code: int | None,
+    details: dict[str, Any],
+    before: str = "",
+    after: str = "the next run starts a new one",
+    said: str = "",
+) -> WorkerLostError:
+    """Return the error for a worker that has died or, without a code, does not answer."""
+    if code is None:
+        return WorkerLostError(f"{where}: the worker has not answered a control request", **details)
+    ended = f"was {describe_status(code)}" if code < 0 else describe_status(code)
+    what = f"the worker {ended} before the task was done"
+    if said:
+        what = f"lost before the task was done: {said}"
+    return WorkerLostError(f"{where}: {what}{before}; {after}", status=code, **details)
+
+
+# ---------------------------------------------------------------- stories
+Called = Callable[[int, "int | None"], str]
+"""Says what messages call a task, from its id and the index of its callable."""
+
+
+def story_of_failure(session: Session, failed: FirstFailure) -> str:
+    """Return the story of the task that failed first in a run."""
+    registry, story = session.registry, failed.story
+
+    def called(task: int, index: int | None) -> str:
+        return f"task {task} ({'buffer' if index is None else registry.name(index)})"
+
+    what = called(failed.task, failed.callable)
+    where = "" if failed.worker < 0 else session.worker_name(failed.worker)
+    state = f"was {story.state.name}" + (f" on {where}" if where else "")
+    lines = [f"{what} {state}", *_neighbours(story.needed, story.needing, called, "task")]
+    return _story(session, lines, session.orch._place_of(failed.task))
+
+
+def story_of_call(session: Session, slot: int, error: BaseException, place: str) -> str:
+    """Return the story of a call that has failed by itself; `place` is its line, if that is known."""
+    story, origin = call_story(session.engine.mem, slot), origin_of(error)
+    lines = [
+        _ran(session, origin),
+        *_neighbours(story.needed, story.needing, lambda task, _index: f"call {task}", "call"),
+    ]
+    return _story(session, lines, place)
+
+
+def story_of_item(session: Session, error: BaseException) -> str:
+    """Return the story of the call in which an item of `map` has failed, and others have not."""
+    return _story(session, [_ran(session, origin_of(error))])
+
+
+def _ran(session: Session, origin: TaskError | RemoteTraceback) -> str:
+    """Return on which worker a call failed."""
+    what = f"call {origin.task} ({origin.callable_name})"
+    if origin.worker is None:
+        return f"{what} never began"
+    return f"{what} was RUNNING on {session.worker_name(origin.worker)}"
+
+
+def _neighbours(needed: Others, needing: Others, called: Called, noun: str) -> list[str]:
+    before, after = (
+        listed([called(*one) for one in others.first], others.number)
+        for others in (needed, needing)
+    )
+    return [
+        f"it had waited for {before}" if before else f"it waited for no {noun}",
+        f"waiting for it: {after}" if after else f"no {noun} waits for it",
+    ]
+
+
+def _story(session: Session, lines: list[str], place: str = "") -> str:
+    if place:
+        lines = [*lines, f"submitted at {place}"]
+    if (path := session.recorder.path) is not None:
+        lines = [*lines, f"the trace in {path} says when it did what"]
+    return "\n".join(f"  {line}" for line in lines)

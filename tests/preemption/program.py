@@ -16,10 +16,10 @@ import threading
 import time
 from pathlib import Path
 
-import simpler_ref.orch.room
-import simpler_ref.workers.failures
+import simpler_ref.orch.orchestrator
 import simpler_ref.workers.manager
 import simpler_ref.workers.processes
+import simpler_ref.workers.session
 from simpler_ref import Worker
 from simpler_ref.jit import layout as L
 
@@ -33,8 +33,8 @@ NEVER_NS = 1 << 60
 def sleep_for_ever() -> None:
     """Take away the time limit of the Orch thread's sleep: a wake-up that is lost shall be a hang."""
     for module in (
-        simpler_ref.orch.room,
-        simpler_ref.workers.failures,
+        simpler_ref.orch.orchestrator,
+        simpler_ref.workers.session,
         simpler_ref.workers.manager,
         simpler_ref.workers.processes,
     ):

@@ -29,7 +29,7 @@ LAYERS = [
         *("worker", "orchestrator", "task_interface", "callable_identity", "remote_l3_protocol"),
         *("stepping", "step_trace"),
     },
-    *({"apart"}, {"", "__main__", "compat", "endpoint"}, {"adapters"}, {"extras"}),
+    *({"", "__main__", "compat", "endpoint"}, {"adapters"}, {"extras"}),
 ]
 """From the lowest to the highest: what is imported and what is run, and extras, which nothing imports."""
 ABSOLUTE = re.compile(r"^ *(?:from|import) simpler_ref\b", re.MULTILINE)

@@ -13,7 +13,7 @@ import pytest
 from simpler_ref import Worker
 from simpler_ref.jit import entries
 from simpler_ref.jit import layout as L
-from simpler_ref.workers import watch
+from simpler_ref.workers import session
 from tests.support import Gate, wait_until
 from tests.system.programs import Concurrently
 
@@ -78,10 +78,10 @@ def test_a_first_ctrl_c_says_what_the_run_waits_for_and_what_a_second_one_does(m
 
 @pytest.mark.spec("ORCH-TELL-1")
 def test_a_task_that_keeps_the_run_waiting_is_named_once(mode, said, monkeypatch):
-    assert watch.STALL_S == 30.0
-    monkeypatch.setattr(watch, "STALL_S", 0.0)
-    look, looks = watch.Watch.look, []
-    monkeypatch.setattr(watch.Watch, "look", lambda *a: (look(*a), looks.append(1)))
+    assert session.STALL_S == 30.0
+    monkeypatch.setattr(session, "STALL_S", 0.0)
+    look, looks = session.Watch.look, []
+    monkeypatch.setattr(session.Watch, "look", lambda *a: (look(*a), looks.append(1)))
     with busy(mode) as (w, waits, _started, go):
 
         def let_go():
@@ -106,7 +106,7 @@ def test_a_task_that_keeps_the_run_waiting_is_named_once(mode, said, monkeypatch
 @pytest.mark.spec("ORCH-TELL-1")
 def test_nothing_is_said_while_tasks_end(w, monkeypatch):
     clock, told = [0.0], []
-    monkeypatch.setattr(watch.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(session.time, "monotonic", lambda: clock[0])
     mem, watched = w._session.engine.mem, w._session.watch()
     monkeypatch.setattr(watched, "_report", lambda remedy: told.append(clock[0]))
     for step in range(10):

@@ -212,8 +212,8 @@ def test_a_parked_scheduler_thread_and_a_parked_worker_sleep_until_they_are_woke
 def test_every_graph_finishes_with_waits_that_never_time_out(monkeypatch, workers):
     """The orchestration function drains at times, and at others looks on until all is done."""
     for name in (
-        *("engine.memory.PARK_NS", "engine.memory.TIMER_NS", "orch.room.PARK_NS"),
-        *("workers.failures.PARK_NS", "workers.manager.PARK_NS"),
+        *("engine.memory.PARK_NS", "engine.memory.TIMER_NS", "orch.orchestrator.PARK_NS"),
+        *("workers.session.PARK_NS", "workers.manager.PARK_NS"),
     ):
         monkeypatch.setattr(f"simpler_ref.{name}", NEVER_NS)
     rng = random.Random(workers)

@@ -5,7 +5,7 @@ import pytest
 
 from simpler_ref import Worker
 from simpler_ref.jit import layout as L
-from simpler_ref.native_chip.kind import ChipChild
+from simpler_ref.native_chip.domains import ChipChild
 from tests.support import RUNNING, make_args, member
 
 from .own import Calls, run_sub
