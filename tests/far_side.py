@@ -151,13 +151,3 @@ def add_to(args):
     time.sleep(0.02)
     second = args.tensor(1).numpy()
     second += args.tensor(0).numpy()
-
-
-def mix(args):
-    """Add up some tensors, as many as the scalar says, into the next one, and that into one behind it."""
-    count = args.scalar(0)
-    made = args.tensor(count).numpy()
-    made[...] = sum(args.tensor(i).numpy() for i in range(count)) % 1009
-    if args.tensor_count() > count + 1:
-        total = args.tensor(count + 1).numpy()
-        total += made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import os
 import signal
 import time
@@ -106,10 +107,10 @@ def drawn(rng, length, arrays):
     return ops
 
 
-def submit_all(ops, orch, handle, args):
-    """Submit a program; the arrays and two numbers are those of the arguments."""
+def submit_all(ops, orch, handles, args):
+    """Submit a program, to these in turn; the arrays and two numbers are those of the arguments."""
     made, arrays = [], [args.tensor(i) for i in range(args.tensor_count())]
-    for op in ops:
+    for op, handle in zip(ops, itertools.cycle(handles)):
         tensors = [(made[i], INPUT) for i in op.reads] + [(arrays[i], INOUT) for i in op.changes]
         tensors += [(fresh(), OUTPUT)] * op.makes
         numbers = len(op.reads), len(op.changes), args.scalar(0), args.scalar_float(1)

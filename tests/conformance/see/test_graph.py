@@ -5,7 +5,7 @@ import pytest
 
 from simpler_ref import ContinuousTensor, HazardError, Worker
 from simpler_ref import TensorArgType as T
-from tests.far_programs import fleet
+from simpler_ref.remote import ProcessFleet
 
 from .conftest import increase, make
 
@@ -170,7 +170,7 @@ def test_a_hazard_is_found_without_running():
 @pytest.mark.spec("SEE-GRAPH-6")
 def test_the_dry_run_of_a_fleet_is_that_of_a_worker_of_this_machine(w):
     texts = []
-    with fleet() as far:
+    with Worker(fleet=ProcessFleet(), endpoints=2, num_sub_workers=1) as far:
         far.increase = far.register(increase)
         for one in (w, far):
             x, y = (one.zeros(8, np.int64) for _ in range(2))

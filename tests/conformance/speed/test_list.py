@@ -62,7 +62,7 @@ def test_random_programs_are_replayed_by_lists_unless_arrays_share_memory(seed, 
     arrays = list_programs.fresh_arrays(w, numbers, 3)
 
     def orchestrate(orch, args, config):
-        list_programs.submit_all(ops, orch, w.blend, args)
+        list_programs.submit_all(ops, orch, [w.blend], args)
 
     graph = w.record(orchestrate, list_programs.arguments(arrays, 1, 0.5))
     for number in range(4):
@@ -230,10 +230,6 @@ def test_a_replay_goes_on_task_by_task_where_too_few_endpoints_are_left(tmp_path
         assert [one["alive"] for one in worker.endpoints()] == [False, True]
 
 
-OTHER_THINGS = ["a group", "a configuration", "an orchestration function", "overlapping tiles"]
-OTHER_THINGS += ["a task of this machine"]
-
-
 @pytest.mark.spec("SPEED-LIST-6", "REMOTE-RETRY-1")
 @pytest.mark.slow("starts the session of an endpoint twice")
 def test_a_replay_that_fails_for_good_loses_arrays_of_the_program_only():
@@ -259,6 +255,10 @@ def mixed():
     with worker:
         worker.start()
         yield worker
+
+
+OTHER_THINGS = ["a group", "a configuration", "an orchestration function", "overlapping tiles"]
+OTHER_THINGS += ["a task of this machine"]
 
 
 @pytest.mark.spec("SPEED-LIST-5")
