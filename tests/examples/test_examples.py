@@ -10,14 +10,11 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from simpler_ref.jit.entries import entries
 from tests.support import sample
-
-entries()  # bound here and now, so that no fork has to do it
+from tests.system.programs import Fork
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -25,60 +22,40 @@ README = (ROOT / "README.md").read_text()
 DEADLINE_S = 100
 
 
-class Done(NamedTuple):
-    """A program that has ended."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def run(name, *options, change=""):
-    """Run an example away from the project's directory; return what became of it.
+@pytest.fixture
+def run(capfd):
+    """Return what runs an example away from the project's directory, and says how it ended.
 
     It runs in a fork, which has no need to import the package. `change` is a line of Python that changes
     something in the module `example` before.
     """
-    places = [tempfile.TemporaryFile("w+") for _ in range(2)]  # noqa: SIM115
-    pid = os.fork()
-    if pid == 0:
-        os._exit(be_example(name, options, change, places))
-    code, said = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), []
-    for place in places:
-        with place:
-            place.seek(0)
-            said.append(place.read())
-    return Done(code, *said)
+
+    def run_example(name, *options, change=""):
+        def be_example():
+            os.chdir(tempfile.gettempdir())
+            sys.path.insert(0, str(EXAMPLES))
+            sys.argv = [name, *options]
+            example = importlib.import_module(name.removesuffix(".py"))
+            exec(change, {"example": example})
+            assert not example.main()
+            sys.stdout.flush()
+
+        with Fork(be_example) as program:
+            return program.wait(), *capfd.readouterr()
+
+    return run_example
 
 
-def be_example(name, options, change, places):
-    """Do in a fork what a new interpreter does with an example; return its exit code."""
-    for fd, place in enumerate(places, 1):
-        os.dup2(place.fileno(), fd)
-    sys.stdout, sys.stderr = (open(fd, "w", closefd=False) for fd in (1, 2))  # noqa: SIM115
-    os.chdir(tempfile.gettempdir())
-    sys.path.insert(0, str(EXAMPLES))
-    sys.argv = [name, *options]
-    try:
-        example = importlib.import_module(name.removesuffix(".py"))
-        exec(change, {"example": example})
-        return example.main() or 0
-    except SystemExit as end:
-        print(end.code, file=sys.stderr)
-        return 1
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-        return 1
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+@pytest.fixture
+def output_of(run):
+    """Return what runs an example that must succeed without a word on stderr, and says what it prints."""
 
+    def output(name, *options):
+        code, out, err = run(name, *options)
+        assert (code, err) == (0, "")
+        return out
 
-def output_of(name, *options):
-    """Run an example that must succeed without a word on stderr; return what it prints."""
-    done = run(name, *options)
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
+    return output
 
 
 def output_for_a_stranger(name, *options):
@@ -156,7 +133,7 @@ def length(path):
 
 
 @pytest.mark.parametrize("name", sample(COUNTERPARTS, 3))
-def test_a_counterpart_prints_what_the_example_prints(name):
+def test_a_counterpart_prints_what_the_example_prints(name, output_of):
     example, _, library = name.rpartition("_")
     path = EXAMPLES / "counterparts" / f"{name}.py"
     compile(path.read_text(), path, "exec")
@@ -182,7 +159,7 @@ def test_an_example_is_as_short_as_its_counterpart_and_the_page_has_the_figures(
 @pytest.mark.parametrize(
     "sizes", sample([(400, 64, 2), (300, 100, 1), (90, 256, 3), (1500, 128, 2)], 1)
 )
-def test_the_gaussian_process_agrees_with_numpy_and_recognises_digits(sizes):
+def test_the_gaussian_process_agrees_with_numpy_and_recognises_digits(sizes, output_of):
     size, tile, where = sizes
     out = output_of("gaussian_process.py", f"--size={size}", f"--tile={tile}", f"--workers={where}")
     rows, blocks = -(-size // tile), -(-360 // min(tile, 128))
@@ -200,7 +177,7 @@ def test_the_gaussian_process_agrees_with_numpy_and_recognises_digits(sizes):
     assert not set("\r\x1b━─") & set(out), "away from a terminal it prints plain lines"
 
 
-def test_a_traced_gaussian_process_says_where_its_page_lies(tmp_path):
+def test_a_traced_gaussian_process_says_where_its_page_lies(tmp_path, output_of):
     file = tmp_path / "demo.trace"
     out = output_of("gaussian_process.py", "--size=100", "--tile=50", f"--trace={file}")
     assert f"open {file}.html in a browser" in out.replace("\n", " ")
@@ -208,7 +185,7 @@ def test_a_traced_gaussian_process_says_where_its_page_lies(tmp_path):
 
 
 @pytest.mark.long
-def test_the_gaussian_process_on_endpoints_does_too():
+def test_the_gaussian_process_on_endpoints_does_too(output_of):
     out = output_of("gaussian_process.py", "--size=400", "--tile=64", "--endpoints=2")
     assert figure(out, "tasks") > 0
     assert figure(out, "tensors moved") > 0
@@ -218,7 +195,7 @@ def test_the_gaussian_process_on_endpoints_does_too():
 
 @pytest.mark.parametrize("where", ["", "--endpoints=2"])
 @pytest.mark.parametrize("what", sample(["calls", "cholesky", "stencil", "training"], 1))
-def test_programs_that_say_nothing_of_places_run_anywhere(what, where):
+def test_programs_that_say_nothing_of_places_run_anywhere(what, where, output_of):
     out = output_of(f"spread_{what}.py", *where.split())
     assert re.match(r"as (numpy's|in numpy): True", out), out
     assert ("tensors moved: 0," in out) == (not where)
@@ -226,7 +203,7 @@ def test_programs_that_say_nothing_of_places_run_anywhere(what, where):
 
 @pytest.mark.long
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
-def test_endpoints_are_on_both_nodes_of_a_ray_cluster():
+def test_endpoints_are_on_both_nodes_of_a_ray_cluster(output_of):
     out = output_of("ray_endpoints.py")
     assert "as in numpy" in out and "nodes: 2, moved between them: 8,000,000 bytes" in out
 
@@ -240,15 +217,14 @@ def test_in_a_terminal_the_gaussian_process_shows_how_far_it_is():
     assert figure(re.sub(r"\r", "", text).replace("\n ", "\n"), "deviation from numpy") < 1e-10
 
 
-def test_a_failing_step_of_the_gaussian_process_shows_the_worker_s_traceback():
+def test_a_failing_step_of_the_gaussian_process_shows_the_worker_s_traceback(run):
     change = "example.NOISE_VARIANCE = -2.0"
-    done = run("gaussian_process.py", "--size", "100", "--tile", "50", change=change)
-    assert done.returncode == 1
-    assert "in potrf" in done.stderr
-    assert "the kernel matrix is not positive definite (row 1)" in done.stderr
+    code, _, err = run("gaussian_process.py", "--size", "100", "--tile", "50", change=change)
+    assert code == 1 and "in potrf" in err
+    assert "the kernel matrix is not positive definite (row 1)" in err
 
 
-def test_streaming_needs_no_more_than_its_rings_and_equals_numpy():
+def test_streaming_needs_no_more_than_its_rings_and_equals_numpy(output_of):
     batches, ring_mib = 12, 1
     out = output_of("streaming.py", f"--batches={batches}", f"--ring-mib={ring_mib}")
     rings = re.findall(r"^\d \(\w+\) +([\d.]+) MiB +([\d.]+) MiB +([\d.]+) MiB$", out, re.M)
@@ -329,7 +305,7 @@ QUICK = (
         for one in RUNS
     ],
 )
-def test_an_example_agrees_with_numpy_and_says_what_it_did(command):
+def test_an_example_agrees_with_numpy_and_says_what_it_did(command, output_of):
     out = output_of(*command.split())
     for line in RUNS[command]:
         assert re.search(f"^{line}", out, re.MULTILINE), out
