@@ -5,8 +5,6 @@ import threading
 import time
 from pathlib import Path
 
-import numpy as np
-
 import simpler_ref as sr
 
 
@@ -146,10 +144,6 @@ def compiled_total(x: sr.In, k):
     return k * x.sum()
 
 
-def who():
-    return os.getpid()
-
-
 @sr.task
 def meet(mine, all_of_them):
     """Say with a file that this call runs, and wait for those of others."""
@@ -157,15 +151,6 @@ def meet(mine, all_of_them):
     while not all(os.path.exists(one) for one in all_of_them):
         time.sleep(0.001)
     return mine
-
-
-@sr.task
-def touch(file):
-    Path(file).touch()
-
-
-def plus(a, b):
-    return a + b
 
 
 def wait_for_gate(x: sr.In, gate):
@@ -200,19 +185,12 @@ def kill_session():
 
 def session():
     """Return the process of this sub worker's session: the outermost, since workers look the same."""
-    for one in ancestors():
-        if b"simpler_ref.endpoint" in Path(f"/proc/{one}/cmdline").read_bytes():
-            found = one
-    return found
-
-
-def ancestors():
-    """Return the processes above this one, the nearest first."""
     one = os.getpid()
     while one > 1:
+        if b"simpler_ref.endpoint" in Path(f"/proc/{one}/cmdline").read_bytes():
+            found = one
         one = int(Path(f"/proc/{one}/stat").read_text().rsplit(")", 1)[1].split()[1])
-        if one:
-            yield one
+    return found
 
 
 def add_one(args):
@@ -220,24 +198,8 @@ def add_one(args):
 
 
 # ---------------------------------------------------------------- long values
-def array_of(size, value):
-    return np.full(size, float(value))
-
-
-made_of = sr.task(name="made_of")(array_of)
-
-
-def sum_of(value):
-    return float(value.sum())
-
-
 def sum_of_all(*values):
     return float(sum(one.sum() for one in values))
-
-
-@sr.task
-def parts_of(value):
-    return len(value)
 
 
 def overwrite(value):

@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import operator
 import os
 import random
 import signal
@@ -327,7 +328,7 @@ def test_independent_calls_go_to_all_endpoints_and_follow_their_arrays(w):
 
 @pytest.mark.spec("CALL-FAR-8")
 def test_calls_follow_their_long_values(w):
-    value, before = far_calls.made_of(50_000, 0), moved(w, "values_stored")
+    value, before = w.submit(np.full, 50_000, 0), moved(w, "values_stored")
     assert value.result()[0] == 0  # so its length is known
     for _ in range(10):
         value = far_calls.grow(value)
@@ -339,11 +340,11 @@ def test_calls_follow_their_long_values(w):
     ("w", "count"), [((2, 1), 2), pytest.param((2, 2), 4, marks=pytest.mark.long)], indirect=["w"]
 )
 def test_workers_are_counted_through_all_endpoints(w, count):
-    made = [sr.task(workers=k)(far_calls.who) for k in range(count)]
+    made = [sr.task(workers=k)(os.getpid) for k in range(count)]
     found = [one().result() for one in made]
     assert (len(set(found)), [one().result() for one in made]) == (count, found)
     with pytest.raises(ValueError, match=f"are 0 to {count - 1}"):
-        w.submit(sr.task(workers=count)(far_calls.who))
+        w.submit(sr.task(workers=count)(os.getpid))
 
 
 # ---------------------------------------------------------------- lost endpoints
@@ -382,9 +383,8 @@ def test_calls_of_a_lost_endpoint_run_elsewhere_also_while_a_session_is_started(
         if kind is Sleepy:
             fleet.file.unlink()
             return
-        only = sr.task(workers=0)(far_calls.who)
         with pytest.raises(TaskError, match="lost"):
-            only().result()
+            sr.task(workers=0)(os.getpid)().result()
 
 
 @pytest.mark.slow("starts a session anew")
@@ -393,7 +393,7 @@ def test_calls_of_a_lost_endpoint_run_elsewhere_also_while_a_session_is_started(
 def test_calls_run_at_other_endpoints_while_a_session_is_started(tmp_path, ends):
     fleet = Sleepy(tmp_path / "asleep")
     with opened(2, fleet=fleet) as w:
-        there, elsewhere = (sr.task(workers=i)(far_calls.plus) for i in range(2))
+        there, elsewhere = (sr.task(workers=i)(operator.add) for i in range(2))
         assert [there(1, 1).result(), elsewhere(1, 1).result()] == [2, 2]
         fleet.file.touch()
         os.kill(w.endpoints()[0]["pid"], signal.SIGKILL)
@@ -468,7 +468,7 @@ def test_calls_that_wait_or_cannot_be_sent_ahead_are_in_nobodys_way(w, tmp_path)
     wait_until((tmp_path / "gate.pid").exists)
     wrong = [w.submit(lambda: lock) for _ in range(2)]
     right = [add(i, i) for i in range(3)]
-    assert far_calls.touch(str(gate)).exception() is None
+    assert w.submit(gate.touch).exception() is None
     assert (held.result(), after.result()) == (4, 5)
     for one in wrong:
         with pytest.raises(TypeError, match="cannot be sent to an endpoint"):
@@ -486,7 +486,7 @@ def test_a_lost_endpoint_fails_what_it_was_sent_or_it_runs_again(tmp_path, retri
         frames_sent = w.endpoints()[0]["frames_sent"]
         x, y = w.ones(4, np.float64), w.ones(4, np.float64)
         held = sr.task(retries=retries)(far_calls.wait_for_gate)(x, str(gate))
-        again = sr.task(retries=retries)(far_calls.plus)
+        again = sr.task(retries=retries)(operator.add)
         others = [again(i, 1) for i in range(4)]
         wait_until((tmp_path / "gate.pid").exists)
         sent = frames_sent + 2 * 2 + 5  # two functions, five calls
@@ -501,7 +501,7 @@ def test_a_lost_endpoint_fails_what_it_was_sent_or_it_runs_again(tmp_path, retri
             for one in [held, *others]:
                 with pytest.raises(WorkerLostError, match=r"endpoint.*lost before") as caught:
                     one.result()
-                assert caught.value.callable_name in ("wait_for_gate", "plus")
+                assert caught.value.callable_name in ("wait_for_gate", "add")
             scale(x, 2.0).result()
             assert x.tolist() == [2] * 4
             assert far_calls.die_once(y, str(tmp_path / "died")).result() == 4
@@ -510,14 +510,9 @@ def test_a_lost_endpoint_fails_what_it_was_sent_or_it_runs_again(tmp_path, retri
 
 
 @pytest.mark.spec("CALL-FAR-3", "CALL-FAR-4")
-def test_random_programs_do_what_they_do_in_sequence(w):
-    for seed in range(2):
-        run_at_random(w, random.Random(seed))
-
-
-def run_at_random(w, chance):
-    """Make random calls, and the same in sequence on other arrays."""
-    arrays = [w.share(np.arange(48.0) + k) for k in range(3)]
+@pytest.mark.parametrize("seed", range(2))
+def test_random_programs_do_what_they_do_in_sequence(w, seed):
+    arrays, chance = [w.share(np.arange(48.0) + k) for k in range(3)], random.Random(seed)
     models, pending = [one.copy() for one in arrays], []
 
     def view(a):

@@ -257,45 +257,42 @@ def touch_all(a: int32[:], b: int32[:, :], none: int32[:]):
     a[1] = len(none)
 
 
-WRONG_SCALARS = {np.int8: (128, 1.0, 1 << 63), np.uint8: (-1, 255.0), np.int16: (1 << 15,)}
-WRONG_SCALARS |= {np.int32: (1 << 31, float("nan")), np.uint16: (1 << 16, np.float32(1))}
-WRONG_SCALARS |= {np.int64: (2.5, (1 << 64) - 1), np.uint64: (-1, 0.0), np.bool_: (1.0,)}
-RIGHT_SCALARS = {np.int8: -128, np.uint8: 255, np.int16: -(1 << 15), np.int32: -5, np.uint16: 9}
-RIGHT_SCALARS |= {np.int64: -7, np.uint64: 1 << 63, np.bool_: 1}
+NUMBERS = (3, -1, 2.5, np.float32(0.1), (1 << 64) - 1, True, -0.0, float("inf"), 1e30)
+SCALARS = {
+    np.int8: ([-128], [128, 1.0, 1 << 63]),
+    np.uint8: ([255], [-1, 255.0]),
+    np.int16: ([-(1 << 15)], [1 << 15]),
+    np.int32: ([-5], [1 << 31, float("nan")]),
+    np.uint16: ([9], [1 << 16, np.float32(1)]),
+    np.int64: ([-7], [2.5, (1 << 64) - 1]),
+    np.uint64: ([1 << 63], [-1, 0.0]),
+    np.bool_: ([True], [1.0]),
+    float: (NUMBERS, []),
+    np.float32: (NUMBERS, []),
+}
+"""Types of parameters, with what becomes one and what is refused."""
+BITS = {float: 2.5, np.float32: np.float32(0.25), np.int64: -3, np.uint16: 9, np.bool_: True}
+"""Values whose bits are given, without their kind."""
 
 
-@pytest.mark.spec("SPEED-LEAF-4")
-def test_a_scalar_that_cannot_be_of_its_type_is_refused(w):
-    a = w.share(np.zeros(1, np.float32))
-    handles = {kind: w.register(put_as(kind)) for kind in WRONG_SCALARS}
-    for kind, handle in handles.items():
-        for value in WRONG_SCALARS[kind]:
+@pytest.mark.spec("SPEED-LEAF-2", "SPEED-LEAF-4")
+def test_a_scalar_becomes_what_its_parameter_is_or_is_refused(w):
+    a, handles = w.share(np.zeros(1, np.float32)), {one: w.register(put_as(one)) for one in SCALARS}
+    for kind, (right, wrong) in SCALARS.items():
+        given = [*((one, one) for one in right)]
+        given += [(scalar_to_uint64(BITS[kind]), BITS[kind])] if kind in BITS else []
+        for scalar, value in 2 * given:
             a[0] = 77
-            words = rf"TypeError: .*n takes \w+, and scalar 0 is {re.escape(repr(value))}"
-            if isinstance(value, np.float32):
-                words = "TypeError: .*scalar 0 is 1.0"
-            with pytest.raises(TaskError, match=words):
-                run(w, handle, a, value)
-            assert a[0] == 77
-        run(w, handle, a, RIGHT_SCALARS[kind])
-        assert a[0] == RIGHT_SCALARS[kind]
-
-
-@pytest.mark.spec("SPEED-LEAF-2")
-def test_any_number_becomes_a_float_and_bits_without_a_kind_what_the_parameter_is(w):
-    a = w.share(np.zeros(1, np.float32))
-    kinds = (float, np.float32, int, np.uint16, np.bool_)
-    handles = {kind: w.register(put_as(kind)) for kind in kinds}
-    numbers = (3, -1, 2.5, np.float32(0.1), (1 << 64) - 1, True, -0.0, float("inf"), 1e30)
-    bits = {float: 2.5, np.float32: np.float32(0.25), int: -3, np.uint16: 9, np.bool_: True}
-    for kind, given, value in [
-        *((kind, number, number) for kind in (float, np.float32) for number in numbers),
-        *((kind, scalar_to_uint64(value), value) for kind, value in bits.items()),
-    ]:
-        for _ in range(2):
-            a[0] = 77
-            run(w, handles[kind], a, given)
+            run(w, handles[kind], a, scalar)
             assert a.tobytes() == np.array([value], np.float64).astype(np.float32).tobytes(), kind
+        a[0] = 77
+        for value in wrong:
+            said = re.escape(repr(1.0 if isinstance(value, np.float32) else value))
+            with pytest.raises(
+                TaskError, match=rf"TypeError: .*n takes \w+, and scalar 0 is {said}"
+            ):
+                run(w, handles[kind], a, value)
+            assert a[0] == 77
     for kind, value, words in [
         (np.uint16, 1 << 16, r"n takes uint16, and scalar 0 is 0x10000,"),
         (np.float32, 1.0, r"n takes float32, and scalar 0 is 0x3ff0000000000000,"),

@@ -13,12 +13,13 @@ from simpler_ref.orch import room
 from simpler_ref.task_interface import TensorArgType as T
 from simpler_ref.task_interface import make_tensor
 from tests.by_hand import ByHand
+from tests.conformance.see.conftest import Below
 from tests.support import Gate, Terminated, make_args, terminated_after
 
 KIB = 1024
 
 
-BLOCK = np.frombuffer(mmap.mmap(-1, 4096), np.int32)[:64].reshape(8, 4, 2)
+B = np.frombuffer(mmap.mmap(-1, 4096), np.int32)[:64].reshape(8, 4, 2)
 """Shared memory whose rows are the tensors of a column."""
 
 
@@ -37,13 +38,9 @@ def hand():
 def next_level():
     """The same with three next-level workers."""
 
-    class Echo:
-        def run(self, callable, view, config):
-            raise AssertionError("nobody answers here")
-
     def prepare(worker):
         for _ in range(3):
-            worker.add_next_level(Echo())
+            worker.add_next_level(Below())
         return worker.register(repr)
 
     with ByHand(prepare) as made:
@@ -108,7 +105,6 @@ def given(*tensors, **more):
     return {"tensors": list(tensors), "tags": [T.INPUT] * len(tensors)} | more
 
 
-B = BLOCK
 PRIVATE = np.zeros((8, 2), np.float32)
 WRONG = [
     (given(tensors=B, tags=[T.INPUT]), "tensors must be a list"),
@@ -182,8 +178,8 @@ def test_a_wrong_handle_or_worker_is_refused_before_anything_is_submitted(hand, 
         next_level.orch.submit_next_level_many(
             next_level.prepared, [away], [T.INPUT], workers=[0, 1, -1]
         )
+    config = CallConfig(enable_pmu=3, output_prefix="x")
     with pytest.raises(ValueError, match="enable_pmu is 3"):
-        config = CallConfig(enable_pmu=3, output_prefix="x")
         next_level.orch.submit_next_level_many(next_level.prepared, (), (), None, config, count=1)
     assert next_level.picture() == before
 

@@ -2,9 +2,7 @@
 
 import os
 import re
-import runpy
 import signal
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +18,7 @@ from simpler_ref.remote import ProcessFleet
 from simpler_ref.system import cores as placement
 from simpler_ref.system.cores import Cores, choose_waits, cpu_quota, find_cores
 from tests import list_programs
+from tests.conformance.see.conftest import main
 from tests.endpoints import EXISTING
 from tests.list_programs import at, endpoints
 from tests.support import make_args, wait_until
@@ -76,11 +75,9 @@ def test_the_smallest_quota_of_nested_groups_counts(tmp_path, groups, mount, fil
 
 
 @pytest.mark.spec("SPEED-WAIT-1")
-@pytest.mark.parametrize(
-    ("quota", "available"), [(None, 4), (8.0, 4), (4.0, 4), (3.9, 3), (1.5, 1), (0.2, 1)]
-)
-def test_available_are_whole_cores_of_the_mask_and_of_the_quota(quota, available):
-    assert Cores((0, 1, 2, 3), quota).available == available
+def test_available_are_whole_cores_of_the_mask_and_of_the_quota():
+    quotas = {None: 4, 8.0: 4, 4.0: 4, 3.9: 3, 1.5: 1, 0.2: 1}
+    assert {quota: Cores((0, 1, 2, 3), quota).available for quota in quotas} == quotas
 
 
 @pytest.mark.spec("SPEED-WAIT-1")
@@ -113,19 +110,13 @@ def test_of_two_hyperthreads_of_a_core_one_comes_first(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def mask():
-    """Give the cores this thread may use, and let it use them again afterwards."""
+def cores():
+    """Give the cores this thread may use, two at least, and let it use them again afterwards."""
     mask = os.sched_getaffinity(0)
-    yield mask
-    os.sched_setaffinity(0, mask)
-
-
-@pytest.fixture
-def cores(mask):
-    """Give the same, two at least."""
     if len(mask) == 1:
         pytest.skip("there is one core only")
-    return mask
+    yield mask
+    os.sched_setaffinity(0, mask)
 
 
 # ---------------------------------------------------------------- how long they spin
@@ -159,10 +150,11 @@ def test_spinning_follows_from_cores_and_threads_or_from_spin_us(
     ("cores", "spin_us", "expected"),
     [(1, None, (SPIN, 0, DEFER)), (2, None, (FAR, YIELD, DEFER)), (2, 9, (9000, YIELD, 9000))],
 )
-def test_a_worker_with_endpoints_spins_longer(monkeypatch, cores, spin_us, expected):
-    """So does one above it."""
+def test_a_worker_with_endpoints_spins_longer_and_so_does_one_above(
+    monkeypatch, cores, spin_us, expected
+):
     monkeypatch.setattr(placement, "find_cores", lambda: Cores(tuple(range(cores)), None))
-    inner, outer = Worker(4, spin_us=None), Worker(5, spin_us=spin_us)
+    inner, outer = Worker(4), Worker(5, spin_us=spin_us)
     inner.add_remote_worker(RemoteWorkerSpec(modules=[__name__]))
     outer.add_worker(inner)
     with outer:
@@ -283,8 +275,7 @@ def order() -> list[int]:
 
 
 def expected_cores(count: int) -> list[set[int]]:
-    cores = order()
-    return [{cores[i]} if i < len(cores) else set(cores) for i in range(count)]
+    return [{core} for core in order()[:count]] + [set(order())] * (count - len(order()))
 
 
 def tell_mask(args):
@@ -318,13 +309,10 @@ def test_each_worker_has_a_core_of_its_own_as_long_as_there_are_enough(mode, mor
         assert w.placement().workers == ()
         assert masks(w, handle, workers) == as_sorted(expected_cores(workers))
         placed = w.placement().workers
-        assert [one.core for one in placed] == [
-            *order()[:workers],
-            *[None] * (workers - len(order())),
-        ]
-        assert [one.name.split()[:2] for one in placed] == [
-            ["sub_worker", str(i)] for i in range(workers)
-        ]
+        cores = [*order()[:workers], *[None] * (workers - len(order()))]
+        assert [one.core for one in placed] == cores
+        names = [one.name.split()[:2] for one in placed]
+        assert names == [["sub_worker", str(i)] for i in range(workers)]
         text = str(w.placement())
         for words in ("available", "huge pages", f"core {order()[0]}", "sub_worker 0"):
             assert words in text
@@ -459,29 +447,17 @@ def test_pages_that_cannot_be_made_are_an_error_and_nothing_is_kept(monkeypatch)
 
 # ---------------------------------------------------------------- python -m simpler_ref
 @pytest.mark.spec("SPEED-WAIT-1")
-@pytest.mark.parametrize("words, code", [(["16"], 0), (["many"], 2), (["1", "2"], 2), (["-1"], 2)])
-def test_the_command_line_says_what_so_many_workers_would_find(words, code, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["simpler_ref", *words])
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_module("simpler_ref", run_name="__main__")
-    assert ended.value.code == code
+def test_the_command_line_says_what_so_many_workers_would_find(capsys):
+    assert main(["16"]) == 0
     out, err = capsys.readouterr()
-    if code == 0:
-        assert err == ""
-        assert f"{find_cores().available} available" in out and "threads    17\n" in out
-    else:
-        assert out == ""
-        assert err.startswith("usage:")
+    assert f"{find_cores().available} available" in out and "threads    17\n" in out and err == ""
+    for wrong in (["many"], ["1", "2"], ["-1"]):
+        assert main(wrong) == 2
+        out, err = capsys.readouterr()
+        assert out == "" and err.startswith("usage:")
 
 
 # ---------------------------------------------------------------- endpoints
-TELL_CORES = (
-    list_programs.tell_core,
-    list_programs.tell_core_there,
-    list_programs.tell_core_elsewhere,
-)
-
-
 @pytest.mark.slow("starts three endpoints, and waits until their workers are on their cores")
 @pytest.mark.spec("SPEED-WAIT-14")
 @pytest.mark.parametrize("pin", [True, pytest.param(False, marks=pytest.mark.long)])
@@ -489,7 +465,8 @@ def test_workers_of_endpoints_and_what_passes_their_frames_take_the_cores_in_tur
     cores = find_cores().mask
     order = [*cores[1:], cores[0]]
     with endpoints(3, pin=pin) as worker:
-        tells = [at(worker, function, i) for i, function in enumerate(TELL_CORES)]
+        names = ("tell_core", "tell_core_there", "tell_core_elsewhere")
+        tells = [at(worker, getattr(list_programs, one), i) for i, one in enumerate(names)]
         seen = [worker.share(np.full(2, -1)) for _ in tells]
         expected = [[1 if pin else len(cores), order[i % len(order)]] for i in range(3)]
 
