@@ -49,7 +49,7 @@ from ..orch.checked import caller
 from ..system.signals import signals_blocked
 from ..workers.life import NO_WAIT, Life
 from ..workers.reports import without_own_frames
-from ..workers.session import Session
+from ..workers.session import OF_CALLS, Session
 from . import outcomes, quick, tasks
 from .arguments import SentArrays, key_of
 from .call_errors import CallErrors, FailureLogger, Failures, log
@@ -137,7 +137,7 @@ class Stream:
     def _new_lock(self) -> OrchLock:
         me = weakref.proxy(self)  # what it has must not keep it, and all memory, when it is closed
         return OrchLock(
-            self._engine, lambda: me._prepare_to_help(), lambda: me._session.look_at_calls()
+            self._engine, lambda: me._prepare_to_help(), lambda: me._session.look(remedy=OF_CALLS)
         )
 
     # ------------------------------------------------------------ submit
