@@ -12,7 +12,7 @@ import gc
 import os
 import time
 from collections.abc import Generator
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from ..engine.memory import Engine
 from ..engine.shared_arrays import InUse, Users
@@ -224,6 +224,21 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
             super().set_exception(self._error)
         else:
             super().set_result(self._value)
+
+    def set_result(self, *_: Any) -> NoReturn:
+        """Refuse: the outcome comes from the call.
+
+        Raises
+        ------
+        concurrent.futures.InvalidStateError
+            Always.
+        """
+        raise concurrent.futures.InvalidStateError(
+            "the outcome of this future comes from its call, which cancel() ends while it waits: a "
+            "concurrent.futures.Future takes values of your own"
+        )
+
+    set_exception = set_running_or_notify_cancel = set_result
 
     def __await__(self) -> Generator[Any, None, Any]:
         import asyncio

@@ -38,6 +38,22 @@ def test_a_result_is_waited_for_alone_and_is_the_same_each_time(gate):
         assert caught.value is errors[0]
 
 
+@pytest.mark.spec("CALL-FUTURE-4")
+def test_nobody_but_the_call_ends_a_future(gate):
+    held = wait_at(gate, "held")
+    held.add_done_callback(lambda one: None)
+    for end, given in (
+        (held.set_result, (3,)),
+        (held.set_exception, (KeyError(3),)),
+        (held.set_running_or_notify_cancel, ()),
+    ):
+        with pytest.raises(concurrent.futures.InvalidStateError, match="comes from its call"):
+            end(*given)
+    assert not held.done()
+    gate[0] = 1
+    assert concurrent.futures.wait([held], 30) == ({held}, set()) and held.result() == "held"
+
+
 @pytest.mark.spec("CALL-FUTURE-1")
 def test_a_timeout_ends_the_wait_and_not_the_call_and_one_that_is_none_is_refused(gate):
     held = wait_at(gate, 5)
