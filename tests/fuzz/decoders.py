@@ -20,7 +20,7 @@ from hypothesis.errors import HypothesisWarning
 
 from simpler_ref import callable_identity as ci
 from simpler_ref.callable_identity import CallableHandle, CallableKind, TargetNamespace
-from simpler_ref.callables import identity, payloads
+from simpler_ref.callables import identity, pickling
 from simpler_ref.engine.view.mailbox import MailboxView
 from simpler_ref.errors import CallableError
 from simpler_ref.jit import layout as L
@@ -231,9 +231,9 @@ class Recording(SubWorker):
         return arg0 if command == L.CTRL_MALLOC else super().control(command, arg0, arg1, arg2)
 
 
-PAYLOAD = payloads.pack_payload(payloads.serialize(len))
+PAYLOAD = pickling.pack_payload(pickling.serialize(len))
 DIGEST = ci.hashid_to_digest(
-    ci.compute_callable_hashid(ci.build_python_serialized_descriptor(payloads.serialize(len)))
+    ci.compute_callable_hashid(ci.build_python_serialized_descriptor(pickling.serialize(len)))
 )
 _engine: Any = None
 
@@ -278,7 +278,7 @@ def check_request(request):
     mailbox, kind = MailboxView(shared_engine(), 0), Recording()
     kind.start(mailbox)
     callables, box = LocalCallables(kind, {}), mailbox.box(mailbox.awaited)
-    with payloads.staged(payload) as staged:
+    with pickling.staged(payload) as staged:
         raw = bytearray(L.MAILBOX_SIZE)
         struct.pack_into("<Q", raw, L.MAILBOX_OFF_COMMAND, command)
         struct.pack_into("<4Q", raw, L.MAILBOX_OFF_CONTROL_ARGS, *args, 0)
@@ -385,9 +385,9 @@ def check_submit(request):
 
 # ---------------------------------------------------------------- callables: envelopes, hashids, handles
 def check_envelope(raw):
-    payload = attempt(lambda: payloads.parse_python_callable_payload(raw), CallableError)
+    payload = attempt(lambda: pickling.parse_python_callable_payload(raw), CallableError)
     if payload is not REFUSED:
-        assert payloads.pack_payload(payload) == raw
+        assert pickling.pack_payload(payload) == raw
 
 
 GOOD = "sha256:" + "0123456789abcdef" * 4

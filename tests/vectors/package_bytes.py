@@ -9,7 +9,7 @@ import pytest
 from simpler_ref import callable_identity as identity
 from simpler_ref import task_interface as ti
 from simpler_ref.callable_identity import CallableKind, TargetNamespace
-from simpler_ref.callables import payloads
+from simpler_ref.callables import pickling
 from simpler_ref.errors import CallableError
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.structures import CALL_CONFIG
@@ -90,7 +90,7 @@ def check_struct(case):
         assert L.WORD * (L.MAIL_TENSORS - L.MAIL_COUNTS) == 8, "the tensors follow"
     else:
         assert name == "payload envelope"
-        raw = payloads.pack_payload(b"xyz")
+        raw = pickling.pack_payload(b"xyz")
         assert case["size"] == len(raw) - 3
         there = {key: raw[at : at + width] for key, (at, width) in found.items()}
         assert there == {
@@ -245,12 +245,12 @@ def check_error_message(case):
 # ---------------------------------------------------------------- payloads
 def check_envelope(case):
     payload, raw = to_bytes(case["payload"]), to_bytes(case["bytes"])
-    assert payloads.pack_payload(payload) == raw
-    assert payloads.parse_python_callable_payload(raw) == payload
+    assert pickling.pack_payload(payload) == raw
+    assert pickling.parse_python_callable_payload(raw) == payload
 
 
 def check_envelope_refused(case):
-    require_refusal(case, payloads.parse_python_callable_payload, to_bytes(case["bytes"]))
+    require_refusal(case, pickling.parse_python_callable_payload, to_bytes(case["bytes"]))
 
 
 def require_refusal(case, call, *args):

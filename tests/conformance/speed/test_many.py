@@ -9,7 +9,7 @@ import pytest
 from simpler_ref import CallConfig, ContinuousTensor, DataType, RingFullError, Rows, Worker
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
-from simpler_ref.orch import room
+from simpler_ref.orch import orchestrator
 from simpler_ref.task_interface import TensorArgType as T
 from simpler_ref.task_interface import make_tensor
 from tests.by_hand import ByHand
@@ -237,8 +237,8 @@ def test_signals_are_seen_during_the_call(window):
 
 @pytest.mark.spec("SPEED-MANY-7")
 def test_short_tasks_may_catch_up_and_tasks_that_wait_for_the_program_need_not(monkeypatch):
-    monkeypatch.setattr(room, "MOST_BEHIND", 16)
-    monkeypatch.setattr(room, "FEWEST_PER_SLICE", 1)
+    monkeypatch.setattr(orchestrator, "MOST_BEHIND", 16)
+    monkeypatch.setattr(orchestrator, "FEWEST_PER_SLICE", 1)
     behind = []
     with Gate() as go, Worker(3, num_sub_workers=2) as w:
         quick, waits = w.register(lambda args: None), w.register(lambda args: go.wait())
@@ -249,7 +249,7 @@ def test_short_tasks_may_catch_up_and_tasks_that_wait_for_the_program_need_not(m
             behind.append(orch._view.pushed - orch._view.ended)
             go.open(101)
             orch.drain()
-            monkeypatch.setattr(room, "SLICE_NS", 60 * 10**9)
+            monkeypatch.setattr(orchestrator, "SLICE_NS", 60 * 10**9)
             for _ in range(10):
                 orch.submit_sub_many(quick, count=50)
                 behind.append(orch._view.pushed - orch._view.ended)

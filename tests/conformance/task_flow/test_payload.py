@@ -19,7 +19,7 @@ from simpler_ref.callables.pickling import (
 )
 from simpler_ref.errors import CallableError
 from simpler_ref.jit import layout as L
-from simpler_ref.workers import requests
+from simpler_ref.workers import manager
 from tests.segments import segments
 from tests.support import wait_until
 
@@ -50,7 +50,7 @@ def test_a_registration_in_a_running_worker_stages_the_envelope(monkeypatch):
         seen[0] = len(data) + data[7]
 
     found = []
-    monkeypatch.setattr(requests, "staged", lambda raw: found.append(raw) or staged(raw))
+    monkeypatch.setattr(manager, "staged", lambda raw: found.append(raw) or staged(raw))
     with Worker(3, num_sub_workers=1) as w:
         seen = w.share(np.zeros(1, np.int64))
         w.start()
