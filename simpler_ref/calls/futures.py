@@ -225,7 +225,7 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
         else:
             super().set_result(self._value)
 
-    def set_result(self, *_: Any) -> NoReturn:
+    def set_result(self, *_: Any, **__: Any) -> NoReturn:
         """Refuse: the outcome comes from the call.
 
         Raises
