@@ -231,8 +231,8 @@ _NUMBERS = {int, float, bool, type(None)}
 _CONTAINERS = frozenset((tuple, list, dict))
 PICKLED = dict.fromkeys((str, bytes, *_CONTAINERS))
 """Types of plain values that are no numbers."""
-_MOST_PLAIN, _DEEPEST = 512, 8
-"""How long a text or a container is at most that is looked through, and how deep they are."""
+_MOST_PLAIN, _OF_ITSELF = 512, 4
+"""How long texts and containers are at most together, and what each adds of itself: so none is deep."""
 
 
 def inherited() -> dict[str, Any]:
@@ -249,19 +249,25 @@ def inherited() -> dict[str, Any]:
     return found
 
 
-def is_plain(value: Any, depth: int = _DEEPEST) -> bool:
-    """Say whether pickle itself can make a value: numbers, short texts, and small containers of them."""
-    kind = type(value)
-    if kind in _NUMBERS:
-        return True
-    if kind is str or kind is bytes:
-        return len(value) <= _MOST_PLAIN
-    if kind not in _CONTAINERS or len(value) > _MOST_PLAIN or not depth:
-        return False
-    parts = (*value, *value.values()) if kind is dict else value
-    for one in parts:  # noqa: SIM110 (in three quarters of the time)
-        if not is_plain(one, depth - 1):
+def is_plain(value: Any) -> bool:
+    """Say whether pickle itself can make a value: numbers, and short texts and containers of them.
+
+    It looks at no more than about as many parts as fit beside a call, however often one is in another.
+    """
+    left, parts = _MOST_PLAIN, [value]
+    for one in parts:
+        kind = type(one)
+        if kind in _NUMBERS:
+            continue
+        if kind is not str and kind is not bytes and kind not in _CONTAINERS:
             return False
+        left -= len(one) + _OF_ITSELF
+        if left < 0:
+            return False
+        if kind in _CONTAINERS:
+            parts += one
+            if kind is dict:
+                parts += one.values()
     return True
 
 

@@ -352,3 +352,16 @@ def test_without_the_native_part_all_calls_work(monkeypatch, tmp_path):
             assert same(x).result().tolist() == [3, 3, 3]
     finally:
         quick.is_possible.cache_clear()
+
+
+def depth_of(value):
+    return 1 + depth_of(value[-1]) if isinstance(value, list) else 0
+
+
+@pytest.mark.spec("CALL-QUICK-3")
+def test_lists_that_are_in_each_other_many_times_are_not_gone_through_as_often(w):
+    value = 1
+    for _ in range(9):  # 10**18 numbers, if all were counted
+        value = [value] * 100
+    assert w.submit(depth_of, value).result(30) == 9
+    assert depth_of(w.submit(list, value).result(30)) == 9
