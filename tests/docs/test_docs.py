@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
+import pydoc
 import re
 import runpy
 import subprocess
@@ -215,6 +217,33 @@ def test_a_docstring_names_its_rules_last():
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
                 *before, _ = (ast.get_docstring(node) or "").split("\n\n")
                 assert spec_rules.mentioned("\n\n".join(before), GROUPS) == set(), (path, node)
+
+
+def shown_classes() -> list[type]:
+    """Return the classes that the API page shows, and those that the package exports."""
+    page = (DOCS / "api.md").read_text()
+    paths = re.findall(r"^\.\. auto(?:class|exception):: ([\w.]+)", page, re.M)
+    found = {getattr(simpler_ref, one) for one in simpler_ref.__all__}
+    found |= {pydoc.locate(one) for one in paths}
+    return sorted((one for one in found if isinstance(one, type)), key=lambda one: one.__qualname__)
+
+
+def test_whatever_users_see_of_a_class_has_a_text():
+    # without one it is missing on the API page, and in help()
+    classes = shown_classes()
+    assert len(classes) > 50
+    silent = [
+        f"{one.__qualname__}.{member}"
+        for one in classes
+        for base in one.__mro__
+        if base.__module__.startswith("simpler_ref")
+        for member, value in vars(base).items()
+        if not member.startswith("_")
+        and (inspect.isroutine(value) or isinstance(value, property | staticmethod | classmethod))
+        and not inspect.getdoc(getattr(one, member))
+        and f"\n{member} : " not in (inspect.getdoc(base) or "")
+    ]
+    assert silent == []
 
 
 @pytest.mark.long  # as make docs does

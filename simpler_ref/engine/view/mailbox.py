@@ -131,6 +131,7 @@ class ReceivedArgs(TaskArgs):
         return tensors + scalars
 
     def _refuse(self, *_: Any, **__: Any) -> None:
+        """Refuse: they are those of a running task."""
         raise RuntimeError("the arguments of a running task cannot be changed")
 
     add_tensor: Any = _refuse
