@@ -25,7 +25,7 @@ from simpler_ref.model.enums import DataType, TensorArgType
 from simpler_ref.model.tensor import ContinuousTensor
 from simpler_ref.remote.connection import Order
 from simpler_ref.remote.controls import InnerCallable
-from simpler_ref.remote.copies import ComingCopy, Copies
+from simpler_ref.remote.copies import Copies
 from simpler_ref.remote.directory import HOME, CopyPlan, Plan, uses_of
 from simpler_ref.remote.frames import OwnFrameType
 from simpler_ref.remote.limits import (
@@ -239,11 +239,12 @@ class LinkMover:
         for one in several:
             self.play.actors.point()
             self.session.require_alive()
-            window = self.session.windows.get(one.key)
-            if window is None or window.access != REMOTE_BUFFER_ACCESS_WRITE:
-                raise TransferError("there is no such window", refused=True)
-            ctypes.memmove(window.address, one.memory, SIZE)
-            self.play.moved += 1
+            key = self.play.served[self.number].open_copy(one.key, one.question)
+            if int.from_bytes(key, "little"):
+                window = self.session.windows[int.from_bytes(key, "little")]
+                assert window.access == REMOTE_BUFFER_ACCESS_WRITE
+                ctypes.memmove(window.address, one.memory, SIZE)
+                self.play.moved += 1
 
     def fetch_all(self, _address, several):
         (one,) = several
@@ -251,11 +252,6 @@ class LinkMover:
             self.play.actors.point()
         self.session.require_alive()
         read(self.session, one.key, one.memory)
-
-    def ask(self, _address, key, question):
-        self.play.actors.point()
-        self.session.require_alive()
-        return self.play.served[self.number].open_copies(key, question)
 
 
 def parent_memory(play, number):
@@ -414,7 +410,7 @@ class Tasks(RunTasks):
         short, coming = missing.short, missing.coming
         for one, address in zip(plan.tensors, addresses, strict=True):
             if one.key in short and not play.is_in_frame(address):
-                coming[one.key] = ComingCopy(one.key, one.reads, SIZE), address
+                coming[one.key] = one.reads, address, SIZE
                 del short[one.key]
         play.moved += len(short)
         message = self.with_copies(message_of(task, index), plan, [""] * len(wires), missing)

@@ -39,12 +39,11 @@ SESSION = {
     "closing": ("before", "session", "Session.close"),
 }
 COPIES = {
-    "opening": ("before", "mover", "Mover.ask"),
     "storing": ("before", "mover", "Mover.store_all"),
     "stored": ("after", "mover", "Mover.store_all"),
     "bringing": ("before", "parent_memory", "ParentMemory.bring"),
     "brought": ("after", "parent_memory", "ParentMemory.bring"),
-    "coming": ("before", "session_tasks", "SessionTasks.open_copies"),
+    "coming": ("before", "session_tasks", "SessionTasks.open_copy"),
     "taken": ("after", "copies", "Copies.take"),
     "settled": ("after", "copies", "Copies.settle"),
 }

@@ -12,6 +12,7 @@ Rule     REMOTE-COPY-1, REMOTE-COPY-2, REMOTE-COPY-3, REMOTE-COPY-4, REMOTE-COPY
 from __future__ import annotations
 
 import enum
+import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -74,40 +75,11 @@ class CopiedTensor(NamedTuple):
     data: fields.InFrame = b""
 
 
-@dataclass(frozen=True)
-class ComingCopy:
-    """A version that the parent has, and its size."""
-
-    key: fields.Positive
-    version: fields.Positive
-    nbytes: fields.Positive
-
-
 _COPIED = fields.Message("RUN.tensors", CopiedTensor)
 CopiedTensors = Annotated[Sequence[CopiedTensor], fields.many(_COPIED, limits.MAX_TENSORS)]
-_COMING_COPY = fields.Message("OPEN_COPIES.copies", ComingCopy)
-
-
-@dataclass(frozen=True)
-class ComingCopies:
-    """Versions that a task will read."""
-
-    run: fields.Uint64
-    copies: Annotated[Sequence[ComingCopy], fields.many(_COMING_COPY, limits.MAX_TENSORS)]
-
-
-@dataclass(frozen=True)
-class WantedCopies:
-    """The answer: the keys of those to be stored; or why there is no room."""
-
-    keys: Annotated[Sequence[int], fields.many(fields.POSITIVE, limits.MAX_TENSORS)]
-    error: fields.ShortText = ""
-
-
-OPEN_COPIES = fields.Message("OPEN_COPIES", ComingCopies)
-WANTED_COPIES = fields.Message("OPEN_COPIES answer", WantedCopies)
-
-
+COMING = struct.Struct("<4Q")
+"""What the parent asks the session's mover when it stores a version: for the window of which run, key,
+version and bytes."""
 _U64 = (1 << 64) - 1
 _STEP = 0x9E3779B97F4A7C15
 """Odd, so that versions of a tensor have windows with keys unlike each other's."""
@@ -141,10 +113,10 @@ class CopyEvent(NamedTuple):
 _GONE, _COMING, _HERE, _CHANGING = CopyState
 EVENTS = {
     "open": CopyEvent(
-        (_GONE, _COMING),
+        (_GONE,),
         _COMING,
         limits.REMOTE_BUFFER_ACCESS_WRITE,
-        "the parent asks to store it, and it is not here",
+        "the parent begins to store it, and it is not here",
     ),
     "put": CopyEvent((_GONE,), _COMING, 0, "it has come in the frame of a task that reads it"),
     "take": CopyEvent(
@@ -284,40 +256,36 @@ class Copies:
             if (copy := self._coming.pop(one, None)) is not None:
                 self._step("drop", one[0], copy)
 
-    def open(self, coming: ComingCopies) -> list[int]:
-        """Let the parent store versions, if there is room; return the keys of those that are not here."""
-        self.begin(coming.run)
-        return [one.key for one in coming.copies if self._opens(one)]
+    def open(self, run: int, key: int, version: int, nbytes: int) -> int:
+        """Return the key of the window into which the parent stores a version; 0: that is here.
 
-    def _opens(self, one: ComingCopy) -> bool:
-        """Let the parent store a version, unless it is here."""
-        name = one.key, one.version
+        If there is no room, that is a `MemoryError`.
+        """
         with self._lock:  # else a task that needs the room would not find what has it
-            if self._is_here(one):
-                return False
-            coming = self._coming.get(name)
-            if coming is not None and not coming.window:
-                return False  # it has come in a frame
-            coming = coming or _Copy(self.empty(one.nbytes))
-            self._require_size(coming, one.nbytes)
-            self._step("open", one.key, coming, one.version)
-            self._coming[name] = coming
-        return True
+            self.begin(run)
+            if self._is_here(key, version, nbytes):
+                return 0
+            coming = self._coming.get((key, version))
+            if coming is None:
+                coming = self._coming[key, version] = _Copy(self.empty(nbytes))
+                self._step("open", key, coming, version)
+            self._require_size(coming, nbytes)
+            return coming.window  # none if it has come in a frame
 
-    def _is_here(self, one: ComingCopy) -> bool:
+    def _is_here(self, key: int, version: int, nbytes: int) -> bool:
         """Say whether a version is here already; refuse one that was replaced."""
-        copy = self._copies.get(one.key)
+        copy = self._copies.get(key)
         if copy is None:
             return False
-        self._require_size(copy, one.nbytes)
-        self._require_not_later(copy, one.version)
-        return copy.version == one.version
+        self._require_size(copy, nbytes)
+        self._require_not_later(copy, version)
+        return copy.version == version
 
     def put(self, tensors: Iterable[CopiedTensor]) -> None:
         """Have what has come in the frame of the task that reads it; it moves when that begins."""
         with self._lock:
             for one in tensors:
-                if one.data and not self._is_here(ComingCopy(one.key, one.reads, len(one.data))):
+                if one.data and not self._is_here(one.key, one.reads, len(one.data)):
                     self._drop_coming([(one.key, one.reads)])  # a transfer of it was cut short
                     coming = _Copy(np.frombuffer(one.data, np.uint8), is_in_frame=True)
                     self._step("put", one.key, coming, one.reads)

@@ -81,6 +81,8 @@ class Kind(enum.IntEnum):
     """With key 0 several small windows are read: the second part has the key and the size of each, and
     each is a part of the answer."""
     WRITE = 2
+    """With three parts the second is a question: what answers it gives the key of the window, or 0 if the
+    bytes are there already."""
     DATA = 3
     WRITTEN = 4
     REFUSED = 5
@@ -91,14 +93,16 @@ class Kind(enum.IntEnum):
     """A READ of one window that is answered once that is offered."""
     OFFERED = 9
     """Of the session itself: a window is offered for which a GET may wait."""
+    NO_ROOM = 10
+    """REFUSED, which whoever asks raises as `MemoryError`."""
 
 
 class Refusal(Exception):
     """A request is not carried out; the text goes to the one who asked."""
 
 
-class NotOffered(Refusal):
-    """There is no such window: whoever asks expects that it may be so."""
+class NoRoom(Refusal):
+    """The same, for want of memory."""
 
 
 class Header(NamedTuple):
@@ -124,11 +128,9 @@ class Header(NamedTuple):
         return min(CHUNK, self.nbytes - self.at)
 
     def encode(self) -> bytes:
-        """Return its bytes."""
         return _HEADER.pack(MAGIC, VERSION, *self)
 
     def answer(self, kind: Kind) -> bytes:
-        """Return the bytes of an answer to it."""
         return _HEADER.pack(MAGIC, VERSION, kind, *self[1:])
 
 
@@ -150,20 +152,22 @@ def decode(raw: bytes) -> Header:
 
 
 class Span(NamedTuple):
-    """A part of a window of another session, and memory of this one: a buffer, or its address."""
+    """A part of a window of another session, and memory of this one: a buffer, or its address.
+
+    With a `question`, the other session makes the window when this is asked, which `key` allows.
+    """
 
     key: int
     memory: Any
     nbytes: int
     offset: int = 0
+    question: bytes = b""
 
     def chunk(self, header: Header) -> Any:
-        """Return the memory of a chunk."""
         return self.memory[header.at : header.at + header.size]
 
 
 def encode_windows(spans: Sequence[Span]) -> bytes:
-    """Return the second part of a READ: key and size of each window."""
     return b"".join([_WINDOW.pack(one.key, one.nbytes) for one in spans])
 
 
@@ -184,7 +188,6 @@ NEEDS = {
     Kind.READ: (REMOTE_BUFFER_ACCESS_READ, "read"),
     Kind.WRITE: (REMOTE_BUFFER_ACCESS_WRITE, "written"),
 }
-MOST_SENDERS = 4096
 
 
 @dataclass(slots=True)
@@ -202,7 +205,6 @@ class Window:
     newest: dict[int, int] = field(default_factory=dict)
 
     def chunk(self, header: Header) -> memoryview:
-        """Return the memory of a chunk."""
         return bytes_at(self.address + header.offset + header.at, header.size)
 
     def is_over(self, header: Header) -> bool:
@@ -210,16 +212,12 @@ class Window:
 
         They may arrive behind those of the transfer that repeats it, over another connection.
         """
-        known = self.newest
-        newest = max(known.pop(header.sender, 0), header.transfer)
-        if len(known) >= MOST_SENDERS:
-            del known[next(iter(known))]
-        known[header.sender] = newest
+        newest = max(self.newest.get(header.sender, 0), header.transfer)
+        self.newest[header.sender] = newest
         return header.transfer < newest
 
 
 def new_key() -> int:
-    """Return a key for a window."""
     return secrets.randbits(64) or new_key()
 
 
@@ -229,7 +227,6 @@ def name_of(key: int) -> str:
 
 
 def bytes_at(address: int, nbytes: int) -> memoryview:
-    """Return memory by its address."""
     return memoryview((ctypes.c_char * nbytes).from_address(address)).cast("B")
 
 
@@ -245,7 +242,6 @@ class Windows:
         self._offered: dict[int, Window] = {}
 
     def offer(self, window: Window) -> None:
-        """Let others reach a window."""
         with self._lock:
             if window.key in self._offered:
                 raise ValueError(
@@ -254,7 +250,6 @@ class Windows:
             self._offered[window.key] = window
 
     def has(self, key: int) -> bool:
-        """Say whether a window is offered."""
         return key in self._offered
 
     def withdraw(self, key: int) -> None:
@@ -263,7 +258,6 @@ class Windows:
             self._offered.pop(key, None)
 
     def clear(self) -> None:
-        """Withdraw all windows."""
         with self._lock:
             self._offered.clear()
 
@@ -287,7 +281,7 @@ class Windows:
     def _find(self, header: Header, kind: Kind) -> Window:
         name = name_of(header.key)
         if header.key not in self._offered:
-            raise (NotOffered if kind == Kind.READ else Refusal)(
+            raise Refusal(
                 f"{name} is not offered, or not any more: what offered it has failed or is over; what "
                 "the program exports, it releases only after the tasks that use it"
             )
@@ -390,7 +384,6 @@ class Channel:
                 most = min(most + header.size, CREDIT * CHUNK)
 
     def _take(self, header: Header, spans: Sequence[Span]) -> None:
-        """Receive a chunk, or several windows, into memory."""
         memories = [one.memory for one in spans] if len(spans) > 1 else [spans[0].chunk(header)]
         sizes = [
             int(self._socket.recv_into(one)) if self._socket.rcvmore else 0 for one in memories
@@ -400,7 +393,6 @@ class Channel:
             raise Lost(f"it answered with {sum(sizes)} bytes in place of {header.size}")
 
     def ask(self, first: Header, question: bytes) -> bytes:
-        """Ask a question, and return the answer."""
         self._send(first.encode(), question)
         got = self._answer({first.transfer})
         if got.kind != Kind.ANSWER:
@@ -420,8 +412,9 @@ class Channel:
                 got = decode(self._receive(ended))
             except Refusal as error:
                 raise Lost(f"its answer cannot be read: {error}") from None
-            if got.kind == Kind.REFUSED and (got.transfer in transfers or not got.transfer):
-                raise Refusal(self._second_part().decode(errors="replace"))
+            kind = {Kind.REFUSED: Refusal, Kind.NO_ROOM: NoRoom}.get(got.kind)
+            if kind and (got.transfer in transfers or not got.transfer):
+                raise kind(self._second_part().decode(errors="replace"))
             if got.transfer in transfers:
                 return got
             self._drop()  # of a transfer before, which was refused
@@ -467,7 +460,6 @@ class Channel:
                     raise Lost(CONNECTION_LOST if self._is_up else never)
 
     def is_alive(self) -> bool:
-        """Say whether a channel that is not in use is still up."""
         try:
             self._look()
         except (Lost, zmq.ZMQError):
@@ -486,7 +478,8 @@ class Channel:
 def _beside(header: Header, spans: Sequence[Span]) -> list[Any]:
     """Return what a request has beside its header: bytes to be written, or which windows to read."""
     if header.kind == Kind.WRITE:
-        return [spans[0].chunk(header)]
+        chunk, question = spans[0].chunk(header), spans[0].question
+        return [question, chunk] if question else [chunk]
     return [encode_windows(spans)] if len(spans) > 1 else []
 
 
@@ -519,9 +512,8 @@ class Mover:
         served = "served_chunks", "served_in", "served_out", "served_refused"
         self._counts = Counter(dict.fromkeys(asked + served, 0))
         """Those of what is served change on the thread that serves, the others under the lock."""
-        self.on_ask: Callable[[int, bytes], bytes] | None = None
+        self.on_ask: Callable[[int, bytes], bytes] = _refuse_to_answer
         """Answers the questions of others: a key and the question; on the thread that serves."""
-        self._refused: dict[bytes, int] = {}
         self._gets: dict[int, list[tuple[bytes, list[Any]]]] = {}
         """Who waits for windows that are not offered yet, and what they have asked, by key."""
         self._offers: Any = None
@@ -540,7 +532,6 @@ class Mover:
 
     # ---------------------------------------------------------------- the interface
     def offer(self, window: Window) -> None:
-        """Let others reach a window of this session's memory."""
         self._windows.offer(window)
 
     def offer_to_gets(self, window: Window) -> None:
@@ -612,7 +603,6 @@ class Mover:
         return self._header(kind, key, nbytes, spans[0].offset)
 
     def _header(self, kind: Kind, key: int, nbytes: int, offset: int = 0) -> Header:
-        """Return the first header of a new transfer."""
         return Header(kind, self._sender, next(self._numbers), key, offset, nbytes, 0)
 
     def ask(self, address: str, key: int, question: bytes) -> bytes:
@@ -657,6 +647,8 @@ class Mover:
         except Refusal as refusal:
             keep = True
             self._count(refused=1)
+            if isinstance(refusal, NoRoom):
+                raise MemoryError(str(refusal)) from None
             why = f"cannot {doing}: it was refused: {refusal}"
             raise TransferError(why, refused=True) from None
         except (Lost, zmq.ZMQError) as error:
@@ -682,7 +674,6 @@ class Mover:
             line.close()
 
     def _close_dead_lines(self) -> None:
-        """Keep no lines to sessions that have ended."""
         with self._lock:
             for lines in self._idle.values():
                 for line in [one for one in lines if not one.is_alive()]:
@@ -744,11 +735,16 @@ class Mover:
                 with self._windows.read(several) as data:
                     self._counts["served_out"] += header.size  # before the other side sees it
                     self._reply(peer, header.answer(Kind.DATA), *data)
-            elif header.kind == Kind.WRITE and len(parts) == 2:
-                if self._windows.write(header, parts[1].buffer):
+            elif header.kind == Kind.WRITE and 2 <= len(parts) <= 3:
+                into = header
+                if len(parts) == 3:
+                    window = self.on_ask(header.key, parts[1].bytes)
+                    into = header._replace(key=int.from_bytes(window, "little"))
+                is_here = len(parts) == 3 and not into.key
+                if is_here or self._windows.write(into, parts[-1].buffer):
                     self._counts["served_in"] += header.size  # before the other side sees it
                     self._reply(peer, header.answer(Kind.WRITTEN))
-            elif header.kind == Kind.ASK and len(parts) == 2 and self.on_ask is not None:
+            elif header.kind == Kind.ASK and len(parts) == 2:
                 answer = self.on_ask(header.key, parts[1].bytes)
                 self._reply(peer, header.answer(Kind.ANSWER), answer)
                 return
@@ -758,23 +754,20 @@ class Mover:
         except zmq.ContextTerminated:
             raise
         except Exception as error:  # which may not end the service of all others
-            self._refuse(peer, header, error)
+            kind = Kind.NO_ROOM if isinstance(error, MemoryError) else Kind.REFUSED
+            is_told = isinstance(error, (Refusal, MemoryError))
+            why = str(error) if is_told else describe_exception(error)
+            log.info("the mover at %s refused a request: %s", self.address, why)
+            self._counts["served_refused"] += 1
+            self._reply(peer, header.answer(kind), why.encode())
 
     def _reply(self, *parts: Any) -> None:
         self._router.send_multipart(parts)
 
-    def _refuse(self, peer: bytes, header: Header, error: Exception) -> None:
-        """Answer that a request is refused, and log it unless another chunk of the transfer was."""
-        why = str(error) if isinstance(error, Refusal) else describe_exception(error)
-        self._counts["served_refused"] += 1
-        if self._refused.get(peer) != header.transfer:
-            if len(self._refused) >= MOST_WAITING:
-                self._refused.clear()
-            self._refused[peer] = header.transfer
-            is_no_fault = isinstance(error, NotOffered)  # as after a task has failed
-            level = logging.DEBUG if is_no_fault else logging.WARNING
-            log.log(level, "the mover at %s refused a transfer: %s", self.address, why)
-        self._reply(peer, header.answer(Kind.REFUSED), why.encode())
+
+
+def _refuse_to_answer(_key: int, _question: bytes) -> bytes:
+    raise Refusal("no request of this kind is answered here")
 
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
@@ -807,7 +800,6 @@ def grouped(several: Sequence[Span]) -> list[list[Span]]:
 
 
 def memory_of(span: Span) -> memoryview:
-    """Return the memory of a span."""
     if isinstance(span.memory, int):
         return bytes_at(span.memory, span.nbytes)
     return np.frombuffer(span.memory, np.uint8).data[: span.nbytes]

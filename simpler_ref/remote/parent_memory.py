@@ -27,8 +27,8 @@ from .task_messages import FrameCapacity, Piece
 
 ADDRESS_BYTES = 128
 """Of the address of an endpoint's mover, in shared memory."""
-Coming = dict[int, tuple[copies.ComingCopy, int]]
-"""By key: a version that is to be stored, and from which address."""
+Coming = dict[int, tuple[int, int, int]]
+"""By key: a version that is to be stored, from which address, and how many bytes."""
 
 
 def mover_of(movers: Any, source: int) -> str:
@@ -94,7 +94,7 @@ class Missing:
         if self._room.takes(nbytes):
             self.short[key] = string_at(address, nbytes)
         else:
-            self.coming[key] = copies.ComingCopy(key, version, nbytes), address
+            self.coming[key] = version, address, nbytes
 
     def pack(self, memory: Array) -> tuple[int, int]:
         """Return where memory is, and how many bytes; it stays until the task has been sent."""
@@ -107,7 +107,7 @@ class Missing:
             return Piece(bytes(data), key, data.nbytes if key else 0)
         key = key or new_key()
         address, nbytes = self.pack(np.frombuffer(data, np.uint8))
-        self.coming[key] = copies.ComingCopy(key, 1, nbytes), address
+        self.coming[key] = 1, address, nbytes
         return Piece(b"", key, nbytes)
 
 
@@ -151,23 +151,13 @@ class ParentMemory:
             self._known.clear()
 
     def store_all(self, run: int, coming: Coming) -> None:
-        """Store those of some versions, each from its address, that the session wants, if it has room."""
-        if not coming:
-            return
-        asked = copies.ComingCopies(run, tuple(one for one, _address in coming.values()))
-        answer = self.mover.ask(self.address, self._session, copies.OPEN_COPIES.encode(asked))
-        told = copies.WANTED_COPIES.decode(answer)
-        if told.error:
-            raise MemoryError(told.error)
-        wanted = [coming[key] for key in coming if key in told.keys]
-        if wanted:
-            self.mover.store_all(
-                self.address,
-                [
-                    Span(copies.window_key(one.key, one.version), at, one.nbytes)
-                    for one, at in wanted
-                ],
-            )
+        """Store versions, each from its address; if the session has no room, that is a `MemoryError`."""
+        spans = [
+            Span(self._session, at, nbytes, question=copies.COMING.pack(run, key, version, nbytes))
+            for key, (version, at, nbytes) in coming.items()
+        ]
+        if spans:
+            self.mover.store_all(self.address, spans)
 
     def lacks(self, one: CopyPlan) -> bool:
         """Say whether a task reads a version that the parent has and the session has not."""

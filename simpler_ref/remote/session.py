@@ -163,7 +163,7 @@ class Session:
             return self._trace.piece(question)
         if self.tasks.cut_replay(key):
             return b""
-        return self.tasks.open_copies(key, question)
+        return self.tasks.open_copy(key, question)
 
     # ------------------------------------------------------------ frames
     def loop(self) -> None:

@@ -38,18 +38,10 @@ from ..model.wire import SHAPE_AT
 from ..system.polling import WaitingThread, wait_readable
 from ..system.types import Array, address_of
 from ..workers.kinds import as_leaf
-from ..workers.reports import cut_utf8, describe_exception
 from . import limits
 from . import task_messages as messages
 from .controls import AGREE, Dispatcher, InnerCallable, Stores
-from .copies import (
-    OPEN_COPIES,
-    WANTED_COPIES,
-    CopiedTensor,
-    Copies,
-    WantedCopies,
-    outcome_of,
-)
+from .copies import COMING, CopiedTensor, Copies, outcome_of
 from .fleets import Manifest
 from .frames import Frame, FrameType, OwnFrameType, cut_report, encode_completion
 from .lists import REPLAY, PlayedPart, Replay, Replaying
@@ -397,20 +389,11 @@ class SessionTasks:
         return replaying is not None and replaying.cut(key)
 
     # ------------------------------------------------------------ their tensors
-    def open_copies(self, key: int, question: bytes) -> bytes:
-        """Make room for what the parent is about to store; the thread of the mover is told that."""
+    def open_copy(self, key: int, question: bytes) -> bytes:
+        """Return the key of the window for what the parent stores, on the thread of the mover."""
         if key != self._session_id:
             raise Refusal("it is not from the parent of this session")
-        wanted: list[int] = []
-        text = ""
-        try:
-            wanted = self.copies.open(OPEN_COPIES.decode(question))
-        except BaseException as error:
-            if self._frames.over:
-                raise
-            told = str(error) if isinstance(error, MemoryError) else ""  # the link raises one, too
-            text = cut_utf8(told or describe_exception(error), limits.MAX_STRING_BYTES).decode()
-        return WANTED_COPIES.encode(WantedCopies(tuple(wanted), text))
+        return self.copies.open(*COMING.unpack(question)).to_bytes(8, "little")
 
     def _arguments(
         self, read: messages.ReadTask, told: messages.Run, addresses: Sequence[int]

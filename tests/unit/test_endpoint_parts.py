@@ -22,8 +22,6 @@ from simpler_ref.remote import tasks
 from simpler_ref.remote.controls import Stores
 from simpler_ref.remote.copies import (
     EVENTS,
-    ComingCopies,
-    ComingCopy,
     CopiedTensor,
     Copies,
     CopyState,
@@ -59,10 +57,9 @@ def test_an_event_happens_in_its_states_only_and_leaves_its_window(name, state):
 
 def test_what_comes_in_a_frame_takes_the_place_of_a_transfer_and_needs_none():
     copies, offered = store()
-    coming = ComingCopies(1, (ComingCopy(7, 1, 4),))
-    assert copies.open(coming) == [7] and len(offered) == 1
+    assert [copies.open(1, 7, 1, 4)] == [*offered]
     copies.put([CopiedTensor(7, 1, data=b"abcd")])
-    assert copies.open(coming) == [] and not offered
+    assert copies.open(1, 7, 1, 4) == 0 and not offered
     (address,) = copies.take([CopiedTensor(7, 1)], [4])
     assert bytes(bytes_at(address, 4)) == b"abcd" and len(offered) == 1
     copies.put([CopiedTensor(7, 1, data=b"abcd")])
@@ -71,7 +68,7 @@ def test_what_comes_in_a_frame_takes_the_place_of_a_transfer_and_needs_none():
 
 def test_errors_tell_the_story_of_a_version():
     copies, _ = store()
-    copies.open(ComingCopies(1, (ComingCopy(7, 1, 4),)))
+    copies.open(1, 7, 1, 4)
     both = [CopiedTensor(7, 1, 2)]
     copies.take(both, [4])
     copies.settle(both, True)
@@ -171,8 +168,7 @@ def test_what_the_session_has_not_been_told_to_forget_is_still_there(parent):
 def test_a_value_that_comes_anew_stays_when_the_session_is_told_to_forget_the_one_it_has():
     kept = Copies(Mock(), lambda nbytes: np.zeros(nbytes, np.uint8))
     kept.keep(7, b"abc", 3, was_stored=True)
-    coming = ComingCopies(0, [ComingCopy(7, 1, 3)])  # for a call that is not sent yet
-    assert kept.open(coming) == [7]
+    assert kept.open(0, 7, 1, 3)  # for a call that is not sent yet
     kept.drop([7])
     assert (kept.find_value(7), kept.take_stored(7).tolist()) == (None, [0, 0, 0])
 

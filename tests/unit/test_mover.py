@@ -206,6 +206,29 @@ def test_small_windows_are_read_together_and_long_ones_alone(pair):
     assert refused.value.refused
 
 
+def test_what_is_written_with_a_question_comes_into_the_window_that_the_answer_names(pair):
+    here, there = pair
+    memory, source = np.zeros(2 * CHUNK + 5, np.uint8), numbers(2 * CHUNK + 5)
+    keys, asked = {b"room": offer(there, memory, WRITE), b"here": 0}, []
+
+    def answer(key, question):
+        asked.append((key, question))
+        if question == b"no room":
+            raise MemoryError("all of it is taken")
+        return keys[question].to_bytes(8, "little")
+
+    there.on_ask = answer
+    for question in b"here", b"room":
+        assert not memory.any()
+        here.store_all(there.address, [Span(5, source, source.nbytes, question=question)])
+    assert np.array_equal(memory, source) and asked == [(5, b"here")] * 3 + [(5, b"room")] * 3
+    for _ in range(2):
+        with pytest.raises(MemoryError, match="^all of it is taken$"):
+            here.store_all(there.address, [Span(5, source, source.nbytes, question=b"no room")])
+    here.store_all(there.address, [Span(keys[b"room"], source[1:], 9)])
+    assert np.array_equal(memory[:9], source[1:10]) and here.counters()["lines"] == 1
+
+
 @pytest.mark.parametrize("group", [None, new_pair()], ids=["open", "CURVE"])
 def test_several_threads_fetch_and_store_at_once(open_mover, group):
     here, there = open_mover(group), open_mover(group)
@@ -384,18 +407,18 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("message", GARBAGE.values(), ids=list(GARBAGE))
-def test_what_is_no_request_is_refused_logged_once_and_changes_nothing(open_mover, message, caplog):
+def test_what_is_no_request_is_refused_logged_and_changes_nothing(open_mover, message, caplog):
     there, memory = open_mover(), numbers(100)
     there.offer(Window(KEY, memory.ctypes.data, 100))
     before = memory.copy()
     with zmq.Context() as context, dealer(context, there.address) as stranger:
         for _ in range(2):
-            with caplog.at_level(logging.WARNING, "simpler_ref"):
+            with caplog.at_level(logging.INFO, "simpler_ref"):
                 stranger.send_multipart(message)
                 header, why = stranger.recv_multipart()
             assert decode(header).kind == Kind.REFUSED
             assert why
-        assert [record.name for record in caplog.records] == ["simpler_ref"]
+        assert [record.name for record in caplog.records] == ["simpler_ref"] * 2
         assert why.decode() in caplog.text and np.array_equal(memory, before)
         stranger.send(REQUEST.encode())
         _, data = stranger.recv_multipart()

@@ -13,15 +13,7 @@ from simpler_ref import CallConfig, RemoteCallable, RemoteWorkerSpec, Worker
 from simpler_ref.engine.view.mailbox import MailboxView
 from simpler_ref.jit import layout as L
 from simpler_ref.remote.connection import Order
-from simpler_ref.remote.copies import (
-    OPEN_COPIES,
-    WANTED_COPIES,
-    ComingCopies,
-    ComingCopy,
-    CopiedTensor,
-    Copies,
-    window_key,
-)
+from simpler_ref.remote.copies import COMING, CopiedTensor, Copies, window_key
 from simpler_ref.remote.frames import FrameType
 from simpler_ref.remote.limits import REMOTE_BUFFER_ACCESS_READ, REMOTE_BUFFER_ACCESS_WRITE
 from simpler_ref.remote.mover import Refusal, bytes_at
@@ -340,7 +332,7 @@ def test_a_copy_that_a_task_uses_stays_as_it_is_while_the_next_version_comes():
     copies, offered = store()
 
     def come(version):
-        assert copies.open(ComingCopies(1, (ComingCopy(7, version, 4),))) == [7]
+        assert copies.open(1, 7, version, 4) == window_key(7, version)
         window = offered[window_key(7, version)]
         assert window.access == REMOTE_BUFFER_ACCESS_WRITE
         bytes_at(window.address, 4)[:] = bytes([version] * 4)
@@ -370,11 +362,11 @@ def test_only_its_parent_has_a_session_make_room():
     copies, _ = store()
     tasks = SessionTasks.__new__(SessionTasks)
     tasks._session_id, tasks.copies = SESSION, copies
-    question = OPEN_COPIES.encode(ComingCopies(1, (ComingCopy(7, 1, 4),)))
+    question = COMING.pack(1, 7, 1, 4)
     with pytest.raises(Refusal, match="not from the parent"):
-        tasks.open_copies(SESSION + 1, question)
+        tasks.open_copy(SESSION + 1, question)
     assert copies.counts()["copy_bytes"] == 0
-    assert WANTED_COPIES.decode(tasks.open_copies(SESSION, question)).keys == (7,)
+    assert int.from_bytes(tasks.open_copy(SESSION, question), "little") == window_key(7, 1)
 
 
 # ---------------------------------------------------------------- 9: side by side

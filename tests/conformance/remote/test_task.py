@@ -18,6 +18,8 @@ from simpler_ref.remote.tasks import layout_text, read_layout
 from simpler_ref.remote_l3_protocol import RemoteAddressSpace, RemoteTensorDesc, RemoteTensorSidecar
 from simpler_ref.task_interface import CallConfig, ContinuousTensor, DataType
 
+from tests.endpoints import store
+
 from .test_frame import blob, refuse, written_as
 
 BUFFER = RemoteTensorDesc(RemoteAddressSpace.REMOTE_DEVICE, 2, 7, 64, 24, 0x1000, 0x33, 5)
@@ -85,11 +87,15 @@ def test_a_run_has_these_bytes():
 
 
 @pytest.mark.spec("REMOTE-TASK-7")
-def test_messages_about_copies_have_these_bytes():
-    asked = copies.ComingCopies(5, (copies.ComingCopy(7, 2, 64),))
-    written_as(copies.OPEN_COPIES, asked, struct.pack("<QI3Q", 5, 1, 7, 2, 64))
-    answered = copies.WantedCopies((7,), "no")
-    written_as(copies.WANTED_COPIES, answered, struct.pack("<IQI2s", 1, 7, 2, b"no"))
+def test_a_version_that_is_stored_has_room_once_unless_it_is_here():
+    kept, offered = store()
+    assert copies.COMING.pack(5, 7, 2, 64) == struct.pack("<4Q", 5, 7, 2, 64)
+    windows = [kept.open(5, 7, 2, 64) for _ in range(2)]
+    assert windows == [*offered] * 2 == [copies.window_key(7, 2)] * 2
+    kept.take([CopiedTensor(7, 2)], [64])
+    assert kept.open(5, 7, 2, 64) == 0
+    with pytest.raises(RemoteError, match="nothing orders the two"):
+        kept.open(5, 7, 1, 64)
 
 
 LAYOUTS = [("f8", (3, 4), (32, 8)), ("f8", (3, 4), (8, 24)), ("c16", (), ())]
