@@ -35,7 +35,7 @@ from .connection import KeyPair
 from .frames import ControlName, OwnFrameType
 from .limits import SESSION
 from .link_frames import LinkFrames
-from .link_tasks import CallTasks, LinkTasks, RunTasks, TaskReader
+from .link_tasks import CallTasks, LinkTasks, Reader, RunTasks
 from .parent_memory import ADDRESS_BYTES, ParentMemory
 from .spec import RemoteWorkerSpec
 from .task_messages import TaskMaker
@@ -230,7 +230,7 @@ class Link(WorkerKind):
         if installed.is_of_calls:
             about = self.spec, self.number
             self.calls = CallTasks(self.frames, self.memory, self.movers, *about)
-        kind: TaskReader = self.calls if installed.is_of_calls else self.runs
+        kind: Reader = self.calls if installed.is_of_calls else self.runs
         run: Callable[[ReceivedArgs], Any] = partial(self.tasks.run, kind)
         return run
 

@@ -9,7 +9,7 @@ by side. So the session finds its next task waiting, and its way there costs not
        ▲                                                           │
        └────────end──── answer ◀───settle, oldest first ◀─ ─ ─ ─ ─ ┘
 
-A `TaskReader` makes a task of what is in the mailbox: `RunTasks` those of runs, `CallTasks` calls. A call
+`RunTasks` makes tasks of runs of what is in the mailbox, `CallTasks` makes calls. A call
 is a task with a value, which the link leaves where the future finds it. The session gets a function once,
 then for each call what it does not have.
 
@@ -27,9 +27,8 @@ from __future__ import annotations
 
 import pickle
 import time
-from abc import ABC, abstractmethod
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from ctypes import memmove, string_at
 from functools import partial
@@ -53,7 +52,7 @@ from ..model.wire import SHAPE_AT, TENSOR, bytes_of
 from ..system.types import Array, address_of
 from . import callables
 from . import task_messages as messages
-from .copies import MOST_DROPPED, SOURCE_LOST, CopiedTensor, window_key
+from .copies import SOURCE_LOST, CopiedTensor, window_key
 from .directory import Plan
 from .frames import ControlName, OwnFrameType
 from .limits import LATE_TASKS, MOST_INLINE, TASK_NS, TASKS
@@ -68,7 +67,7 @@ MOST_KEPT = 256 << 20
 """Bytes of values that an endpoint keeps, if its calls have four times as many for values."""
 PART_KEPT = 4
 _LOOKS = 4
-"""Values of which a link looks, with each call, whether they are still needed."""
+"""Values of which a link looks, for each call, whether they are still needed."""
 
 
 class KnownValues:
@@ -78,53 +77,40 @@ class KnownValues:
         self._mem, self._most = mem, most
         self._known: OrderedDict[int, tuple[int, int]] = OrderedDict()
         """By key: the block, and how many bytes."""
-        self._total = 0
-        self._turn: OrderedDict[int, None] = OrderedDict()
-        """The same keys, in the order in which they are looked at."""
-        self._dropped: list[int] = []
+        self._total = self._looks = 0
 
     def key_for(self, block: int, nbytes: int) -> int:
         """Return the key under which a session may keep the value in a block; 0: it is not to."""
         return value_key(self._mem, block) if MOST_INLINE < nbytes <= self._most else 0
 
-    def has(self, key: int, block: int, nbytes: int) -> bool:
+    def has(self, key: int) -> bool:
         """Say whether the session has a value, which is used now."""
         if key in self._known:
             self._known.move_to_end(key)
-        elif key in self._dropped:  # and the session does not know yet
-            self._dropped.remove(key)
-            self._note(key, block, nbytes)
         return key in self._known
 
     def add(self, key: int, block: int, nbytes: int) -> None:
-        """Note that the session has a value; with the next call it forgets others that are too many."""
-        self._note(key, block, nbytes)
-        while self._total > self._most:
-            self._drop(next(iter(self._known)))
-
-    def _note(self, key: int, block: int, nbytes: int) -> None:
+        """Note that the session has a value from now on."""
         self._known[key] = block, nbytes
-        self._turn[key] = None
         self._total += nbytes
 
-    def _drop(self, key: int) -> None:
-        del self._turn[key]
-        self._total -= self._known.pop(key)[1]
-        self._dropped.append(key)
+    def take_dropped(self, looks: int = _LOOKS) -> list[int]:
+        """Return those that the session forgets: too many, or needed by nobody when this looked.
 
-    def take_dropped(self, most: int, looks: int = _LOOKS) -> list[int]:
-        """Return values that the session forgets, among them some that nobody needs any more."""
-        for _ in range(min(looks, len(self._turn))):
-            key = next(iter(self._turn))
-            self._turn.move_to_end(key)
-            if value_key(self._mem, self._known[key][0]) != key:
-                self._drop(key)
-        taken, self._dropped = self._dropped[:most], self._dropped[most:]
-        return taken
-
-    def take_all_dropped(self) -> list[int]:
-        """Return all values that the session may forget now."""
-        return self.take_dropped(len(self._known) + len(self._dropped), len(self._turn))
+        It looks at all once it was allowed to look at as many.
+        """
+        self._looks += looks
+        dropped = []
+        if self._looks >= len(self._known):
+            self._looks, mem = 0, self._mem
+            dropped = [key for key, (at, _) in self._known.items() if value_key(mem, at) != key]
+        for key in dropped:
+            self._total -= self._known.pop(key)[1]
+        while self._total > self._most:
+            key, (_, nbytes) = self._known.popitem(last=False)
+            self._total -= nbytes
+            dropped.append(key)
+        return dropped
 
 
 class AnsweredError(Exception):
@@ -177,7 +163,7 @@ class LinkTask:
 
     def __init__(
         self,
-        reader: TaskReader,
+        reader: Reader,
         message: messages.Run,
         missing: Missing,
         arrays: Sequence[Array] = (),
@@ -187,8 +173,8 @@ class LinkTask:
         self.tensors, self.arrays, self.replay = message.tensors, arrays, replay
 
 
-class TaskReader(ABC):
-    """Reads the tasks of one kind; `movers` is that of the link."""
+class TaskReader:
+    """What `RunTasks` and `CallTasks` have in common; `movers` is that of the link."""
 
     are_calls = False
     """Whether what was sent ahead may have begun, as the engine sees it."""
@@ -196,32 +182,10 @@ class TaskReader(ABC):
     def __init__(self, frames: LinkFrames, memory: ParentMemory, movers: Any) -> None:
         self._frames, self._memory, self._movers = frames, memory, movers
 
-    @abstractmethod
-    def read(self, args: ReceivedArgs) -> LinkTask | Homing:
-        """Return a task whose turn it is; it may fail. One that only brings a tensor home is none."""
-
-    def read_ahead(self, args: ReceivedArgs, after: Sequence[int]) -> LinkTask | Homing | None:
-        """Return a task that can go ahead, if only of some frames; None: it has to wait for its turn."""
-        return self.read(args)
-
-    @abstractmethod
-    def note_loss(self, error: TransferError) -> None:
-        """Note that something could not be moved because somebody is lost."""
-
-    @abstractmethod
-    def end(self, task: LinkTask) -> None:
-        """Leave what a task has made; raise what it has failed with."""
-
-    def before(self, task: LinkTask) -> None:  # noqa: B027 (most have nothing to do)
-        """Complete the message of a task that is about to be sent."""
-
-    def behind(self, task: LinkTask) -> None:  # noqa: B027 (most have nothing to do)
+    def behind(self, task: LinkTask) -> None:
         """Do what follows a task that has been sent, and is there from now on."""
 
-    def oversee(self, task: LinkTask) -> None:  # noqa: B027 (most need not be)
-        """Do what is to be done while the session runs a task."""
-
-    def drop(self, task: LinkTask) -> None:  # noqa: B027 (most have made nothing)
+    def drop(self, task: LinkTask) -> None:
         """Let what a task has made go: it was cancelled before its turn."""
 
     def find_missing(
@@ -259,7 +223,7 @@ class LinkTasks:
         self._sent: deque[tuple[int | None, LinkTask | None]] = deque()
         """What the session has: which one of this worker. None: it could not go ahead, others could."""
 
-    def run(self, kind: TaskReader, args: ReceivedArgs) -> None:
+    def run(self, kind: Reader, args: ReceivedArgs) -> None:
         """Have the session run the current task."""
         try:
             self._run(kind, args)
@@ -268,7 +232,7 @@ class LinkTasks:
                 kind.note_loss(error)
             raise
 
-    def _run(self, kind: TaskReader, args: ReceivedArgs) -> None:
+    def _run(self, kind: Reader, args: ReceivedArgs) -> None:
         begun = time.monotonic_ns()
         ticket = self._frames.mailbox.ticket(0)
         while self._sent and self._sent[0][0] != ticket:
@@ -289,7 +253,7 @@ class LinkTasks:
             begun = time.monotonic_ns()
             self._post(ticket, task)
             self._sent.appendleft((ticket, task))
-        kind.oversee(task)
+        self._oversee(task)
         self._send_until_answered(kind, type(args), task.sequence)
         self._settle(task, self._frames.mailbox.task_number)
         words = self._frames.words
@@ -324,7 +288,7 @@ class LinkTasks:
 
     # ------------------------------------------------------------ ahead of time
     def _send_until_answered(
-        self, kind: TaskReader, args: type[ReceivedArgs], sequence: int
+        self, kind: Reader, args: type[ReceivedArgs], sequence: int
     ) -> None:
         """Send the tasks that come, until the answer to a frame is here, or there is no room."""
         frames = self._frames
@@ -333,7 +297,7 @@ class LinkTasks:
             frames.wait_for_answer_or_task(*place)
             place = self._send_ahead(kind, args)
 
-    def _send_ahead(self, kind: TaskReader, args: type[ReceivedArgs]) -> tuple[int, int] | None:
+    def _send_ahead(self, kind: Reader, args: type[ReceivedArgs]) -> tuple[int, int] | None:
         """Send the tasks that come next, up to one that has to wait for its turn.
 
         Returns the place of that one, or where the next one will be, if there is room.
@@ -366,7 +330,7 @@ class LinkTasks:
         return [sent[one] for one in tickets]
 
     def _look(
-        self, kind: TaskReader, made: type[ReceivedArgs], box: Any, after: Sequence[int]
+        self, kind: Reader, made: type[ReceivedArgs], box: Any, after: Sequence[int]
     ) -> LinkTask | None:
         """Return a task that can go ahead; None if it has to wait for its turn, when it may also fail."""
         args = made.__new__(made)
@@ -385,6 +349,14 @@ class LinkTasks:
         return task
 
     # ------------------------------------------------------------ one task
+    def _oversee(self, task: LinkTask) -> None:
+        """Have the session end a replay if the run is over for others."""
+        frames, memory = self._frames, self._memory
+        while task.replay and not frames.has_answer_soon(task.sequence):
+            if frames.mailbox.is_run_over:
+                with suppress(TransferError):  # it has not begun, or has ended by now
+                    memory.mover.ask(memory.address, task.replay, b"")
+
     def _store_in_turn(self, task: LinkTask) -> None:
         """Store it; if there is no room beside what runs there, once that has ended."""
         store = partial(self._memory.store_all, task.message.run, task.missing.coming)
@@ -400,15 +372,14 @@ class LinkTasks:
 
     def _post(self, ticket: int | None, task: LinkTask, after: Sequence[int] = ()) -> None:
         """Send a task to the session; `after` are the numbers of the frames that it waits for."""
-        memory, reader = self._memory, task.reader
-        if ticket is not None and reader.are_calls:
+        memory = self._memory
+        if ticket is not None and task.reader.are_calls:
             self._frames.mailbox.note_sent(ticket)
-        reader.before(task)
         raw = messages.RUN.encode(task.message._replace(after=after))
         task.sequence = self._frames.post(OwnFrameType.RUN, raw)
         memory.forget(task.message.dropped)
         memory.note([one._replace(makes=0) for one in task.tensors if not one.source], True)
-        reader.behind(task)
+        task.reader.behind(task)
         task.tensors = [one._replace(data=b"") if one.data else one for one in task.tensors]
         del task.message, task.missing
 
@@ -453,12 +424,11 @@ class RunTasks(TaskReader):
         """Digests of callables, and of lists."""
 
     def note_loss(self, error: TransferError) -> None:
-        """Count it, unless it is the session of this link that is lost."""
+        """Count what could not be moved for a loss, unless the session of this link is lost."""
         self._frames.end_if_lost()
         self._losses[0] += 1
 
     def end(self, task: LinkTask) -> None:
-        """Raise what a task has failed with."""
         done = task.done
         if done.outcome == L.SUCCESS:
             return
@@ -505,17 +475,8 @@ class RunTasks(TaskReader):
         message = self.with_copies(message, plan, [""] * len(told.wires), missing)
         return LinkTask(self, message, missing, replay=told.key)
 
-    def oversee(self, task: LinkTask) -> None:
-        """Have the session end a replay if the run is over for others."""
-        frames, memory = self._frames, self._memory
-        while task.replay and not frames.has_answer_soon(task.sequence):
-            if frames.mailbox.is_run_over:
-                with suppress(TransferError):  # it has not begun, or has ended by now
-                    memory.mover.ask(memory.address, task.replay, b"")
-
 
 def _place_of(wire: bytes) -> tuple[int, int]:
-    """Return the address and the bytes of a tensor."""
     return int.from_bytes(wire[:SHAPE_AT], "little"), bytes_of(wire)
 
 
@@ -635,7 +596,7 @@ class CallTasks(TaskReader):
         data = block[: outcomes.size_of(block)]
         key = self.values.key_for(offset, data.nbytes)
         if key:
-            if key in missing.values or self.values.has(key, offset, data.nbytes):
+            if key in missing.values or self.values.has(key):
                 return messages.Piece(b"", key, data.nbytes)
             missing.values[key] = offset, data.nbytes
         piece = missing.piece(data, key)
@@ -643,17 +604,11 @@ class CallTasks(TaskReader):
             missing.passing.append(piece.key)
         return piece
 
-    def before(self, task: LinkTask) -> None:
-        """Say which values the session forgets."""
-        dropped = task.message.dropped
-        forgotten = self.values.take_dropped(MOST_DROPPED - len(dropped))
-        task.message = task.message._replace(dropped=[*dropped, *forgotten])
-
     def behind(self, task: LinkTask) -> None:
-        """Note which values the session has from now on; it forgets those for the call alone."""
+        """Note which values the session has from now on; it forgets others, and those for the call alone."""
         for key, value in task.missing.values.items():
             self.values.add(key, *value)
-        self.tell_to_forget(task.missing.passing)
+        self.tell_to_forget([*task.missing.passing, *self.values.take_dropped()])
 
     # ------------------------------------------------------------ what it has made
     def end(self, task: LinkTask) -> None:
@@ -728,16 +683,14 @@ class CallTasks(TaskReader):
             if not stays:
                 self.tell_to_forget([value.key])
 
-    def tell_to_forget(self, keys: Iterable[int]) -> None:
+    def tell_to_forget(self, keys: Sequence[int]) -> None:
         """Have the session forget values."""
-        for key in keys:
-            self._frames.post(
-                OwnFrameType.VALUE_TAKEN, messages.VALUE_TAKEN.encode(messages.TakenValue(key))
-            )
+        if keys:
+            self._frames.post(OwnFrameType.VALUE_TAKEN, np.array(keys, "<u8").tobytes())
 
     def forget_unneeded(self) -> None:
         """Have the session forget the values that nobody needs any more."""
-        self.tell_to_forget(self.values.take_all_dropped())
+        self.tell_to_forget(self.values.take_dropped(looks=1 << 62))
 
     def _answer(self, kind: int, data: memoryview) -> None:
         block = self._blocks.take(data.nbytes, self._call.slot)
@@ -756,5 +709,7 @@ class CallTasks(TaskReader):
 
 
 def _is_whole(array: Array) -> bool:
-    """Say whether all bytes that an array spans are its own."""
     return is_whole((array.dtype, array.shape, array.strides))
+
+
+Reader = RunTasks | CallTasks

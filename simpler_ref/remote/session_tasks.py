@@ -143,7 +143,7 @@ class SessionTasks:
     def serve(self, frame: Frame) -> None:
         """Serve one of `FRAMES`."""
         if frame.header.frame_type == OwnFrameType.VALUE_TAKEN:
-            self.copies.drop([messages.VALUE_TAKEN.decode(frame.payload).key])
+            self.copies.drop(np.frombuffer(frame.payload, "<u8").tolist())
             return
         sequence = frame.header.sequence
         if frame.header.frame_type == FrameType.TASK:

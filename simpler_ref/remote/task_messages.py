@@ -143,15 +143,8 @@ class Done(NamedTuple):
     ] = ()
 
 
-class TakenValue(NamedTuple):
-    """The window of a value that the parent has by now."""
-
-    key: fields.Positive
-
-
 CALL = fields.Message("CALL", Call)
 DONE = fields.Message("DONE", Done)
-VALUE_TAKEN = fields.Message("VALUE_TAKEN", TakenValue)
 
 
 # ---------------------------------------------------------------- the link's side

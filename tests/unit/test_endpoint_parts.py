@@ -125,7 +125,7 @@ class Parent:
             self.known.add(key, self.make(key), SIZE)
 
     def has(self, key):
-        return self.known.has(key, self.block(key), SIZE)
+        return self.known.has(key)
 
 
 @pytest.fixture
@@ -137,8 +137,10 @@ def test_those_used_longest_ago_are_dropped(parent):
     parent.add(1, 2, 3)
     assert parent.has(1)
     parent.add(4)
-    assert parent.known.take_dropped(10) == [2]
+    assert parent.known.take_dropped() == [2]
     assert [parent.has(key) for key in range(1, 6)] == [True, False, True, True, False]
+    parent.add(5)
+    assert (parent.known.take_dropped(), parent.known.take_dropped()) == ([1], [])
 
 
 def test_what_nobody_holds_is_dropped_whichever_it_is(parent):
@@ -146,23 +148,9 @@ def test_what_nobody_holds_is_dropped_whichever_it_is(parent):
     parent.free(2)
     parent.make(3)
     set_value_key(parent.mem, parent.block(3), 9)  # another value is in the block
-    assert (parent.known.take_all_dropped(), parent.known.take_all_dropped()) == ([2, 3], [])
+    assert parent.known.take_dropped(looks=2) == []
+    assert (parent.known.take_dropped(looks=2), parent.known.take_dropped()) == ([2, 3], [])
     assert parent.has(1)
-
-
-def test_no_more_are_dropped_at_a_time_than_a_frame_takes(parent):
-    parent.add(*range(1, 9))
-    assert (parent.known.take_dropped(2), parent.known.take_dropped(2)) == ([1, 2], [3, 4])
-
-
-def test_what_the_session_has_not_been_told_to_forget_is_still_there(parent):
-    parent.add(1, 2, 3, 4)
-    assert parent.has(2)
-    assert parent.has(1)  # which drops no other one that the same call may use
-    assert parent.known.take_dropped(10) == []
-    parent.add(5)
-    assert parent.known.take_dropped(10) == [3, 4]
-    assert [parent.has(key) for key in (1, 2, 3, 5)] == [True, True, False, True]
 
 
 def test_a_value_that_comes_anew_stays_when_the_session_is_told_to_forget_the_one_it_has():
