@@ -47,7 +47,6 @@ class SourceLost(TransferError):
 
 
 def outcome_of(error: BaseException) -> int:
-    """Return the error code of a task that has failed with an exception."""
     return SOURCE_LOST if isinstance(error, SourceLost) else L.TASK_FAILURE
 
 
@@ -86,7 +85,6 @@ _STEP = 0x9E3779B97F4A7C15
 
 
 def window_key(key: int, version: int) -> int:
-    """Return the key of the window with a version of a tensor."""
     return (key + version * _STEP) & _U64 or 1
 
 
@@ -167,12 +165,10 @@ class _Copy:
         self.story: deque[tuple[str, int]] = deque(maxlen=_MOST_TOLD)
 
     def put_at(self, memory: Array) -> None:
-        """Have it in some memory."""
         self.memory, self.address, self.nbytes = memory, address_of(memory), memory.nbytes
         self.is_in_frame = False
 
     def told(self) -> str:
-        """Return the story, as errors tell it."""
         return ", ".join(f"{event} {version or ''}".rstrip() for event, version in self.story)
 
 
@@ -312,7 +308,6 @@ class Copies:
         return found.memory
 
     def data(self, key: int) -> bytes:
-        """Return the bytes of a copy."""
         return self._copies[key].memory.tobytes()
 
     def lacking(self, tensors: Sequence[CopiedTensor]) -> list[str]:
@@ -410,7 +405,6 @@ class Copies:
                     self._drop_copy(one.key)
 
     def counts(self) -> dict[str, int]:
-        """Return how many copies there are, and where they came from."""
         both = [*self._copies.values(), *list(self._coming.values())]
         told = {f"copies_{name}": count for name, count in self._counts.items()}
         about = {"copy_bytes": sum(one.memory.nbytes for one in both)}
@@ -440,7 +434,6 @@ class Copies:
             self._mover.offer(Window(key, address, nbytes, limits.REMOTE_BUFFER_ACCESS_READ))
 
     def find_value(self, key: int) -> Lease | bytes | None:
-        """Return a value that is here, as an argument of a call."""
         found = self._values.get(key)
         self._value_counts["hits"] += found is not None
         return None if found is None else found.value
@@ -455,7 +448,6 @@ class Copies:
         self._values.clear()
 
     def _require_here(self, one: CopiedTensor, nbytes: int) -> None:
-        """Refuse a version that a task reads and that is not here."""
         came = self._has_come(one)
         copy = self._of(one.key, nbytes)
         self._require_not_later(copy, one.reads)

@@ -150,7 +150,6 @@ class Use:
 
     @property
     def name(self) -> Name:
-        """What the tensor is known by."""
         if self.layout is None:
             return self.start, self.nbytes
         return self.start, self.nbytes, span_of(self.layout)[0], *self.layout
@@ -162,11 +161,9 @@ class Use:
 
     @property
     def span(self) -> tuple[int, int]:
-        """Its first byte, and how many there are."""
         return self.start, self.nbytes
 
     def covers(self, other: Use) -> bool:
-        """Say whether all bytes of another one are in it."""
         end = self.start + self.nbytes
         return self.start <= other.start and other.start + other.nbytes <= end
 
@@ -213,12 +210,10 @@ class Held:
 
     @property
     def is_home(self) -> bool:
-        """Whether the parent's memory has the current version."""
         return HOME in self.holders
 
     @property
     def span(self) -> tuple[int, int]:
-        """Its first byte, and how many there are."""
         return self.use.span
 
     def make(self, maker: int, handle: Any = None, task: int = -1, reads: bool = False) -> None:
@@ -297,7 +292,6 @@ class Directory:
         self._given = Counter({one: int(words[TASKS]) for one, words in self._words.items()})
 
     def clear(self) -> None:
-        """Forget everything."""
         self._held: dict[Name, Held] = {}
         self._sorted: list[tuple[int, int, int, Held]] = []
         """The same: first byte and how many of each, its id, and it."""
@@ -478,7 +472,6 @@ class Directory:
                     held.make(HOME)
 
     def forget(self, held: Held) -> None:
-        """Forget a tensor."""
         del self._held[held.use.name]
         del self._sorted[bisect_left(self._sorted, (*held.span, id(held)))]
 

@@ -128,7 +128,6 @@ class Function(NamedTuple):
 
     @classmethod
     def of(cls, task: Task) -> Function:
-        """Return that of a task."""
         named = b""
         for target in (task, task.py_func):
             found = callables.by_name(target)
@@ -224,7 +223,6 @@ class LinkTasks:
         """What the session has: which one of this worker. None: it could not go ahead, others could."""
 
     def run(self, kind: Reader, args: ReceivedArgs) -> None:
-        """Have the session run the current task."""
         try:
             self._run(kind, args)
         except TransferError as error:
@@ -555,7 +553,6 @@ class CallTasks(TaskReader):
         return LinkTask(self, message, missing, arrays)
 
     def _require_mine(self, plan: Plan) -> None:
-        """Refuse a call for one sub worker of an endpoint that is lost."""
         if plan.only is not None and plan.only[0] != self._number:
             raise TaskError(
                 f"the call is for sub worker {plan.only[1]} of endpoint {plan.only[0]}, which is lost"
@@ -684,12 +681,10 @@ class CallTasks(TaskReader):
                 self.tell_to_forget([value.key])
 
     def tell_to_forget(self, keys: Sequence[int]) -> None:
-        """Have the session forget values."""
         if keys:
             self._frames.post(OwnFrameType.VALUE_TAKEN, np.array(keys, "<u8").tobytes())
 
     def forget_unneeded(self) -> None:
-        """Have the session forget the values that nobody needs any more."""
         self.tell_to_forget(self.values.take_dropped(looks=1 << 62))
 
     def _answer(self, kind: int, data: memoryview) -> None:

@@ -98,12 +98,10 @@ class ListUse(NamedTuple):
 
     @property
     def reads(self) -> bool:
-        """Whether the task reads it."""
         return self.tag in READS
 
     @property
     def writes(self) -> bool:
-        """Whether the task writes it."""
         return self.tag in WRITES
 
 
@@ -298,7 +296,6 @@ class PlayedPart(Graph):
         rewind(self._program)
 
     def play_up_to(self, end: int, orch: Any) -> None:
-        """Submit the tasks that follow, up to so many."""
         orch._play(self._program[: self._ends[end - 1]], self._variables)
 
     def shown_after(self, start: int, end: int) -> Sequence[ListGet]:
@@ -306,7 +303,6 @@ class PlayedPart(Graph):
         return self.shows[_until(self.shows, start) : _until(self.shows, end)]
 
     def span(self, addresses: Sequence[int], tensor: int) -> tuple[int, int]:
-        """Return where a tensor is, and its bytes."""
         i = self._place[tensor]
         return addresses[i], self.sizes[i]
 
@@ -328,7 +324,6 @@ class PlayedList:
         self._parts: dict[int, PlayedPart] = {}
 
     def part(self, number: int, life: Life) -> PlayedPart:
-        """Return a part."""
         if not 0 <= number < len(self._list.parts):
             raise ValueError(f"part {number} is not one of the {len(self._list.parts)} of the list")
         if number not in self._parts:

@@ -124,7 +124,6 @@ class Header(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The bytes of the chunk."""
         return min(CHUNK, self.nbytes - self.at)
 
     def encode(self) -> bytes:

@@ -164,7 +164,6 @@ class ParentMemory:
         return bool(one.reads and not one.source and self._known[one.key].held != one.reads)
 
     def forget(self, keys: Sequence[int]) -> None:
-        """Forget tensors that nobody names any more."""
         for key in keys:
             self._known.pop(key, None)
 
@@ -226,6 +225,5 @@ class ParentMemory:
         return Brought.IS_HOME
 
     def close(self) -> None:
-        """End its mover."""
         if self._open_mover is not None:
             self._open_mover.close()

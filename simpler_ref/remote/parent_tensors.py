@@ -49,7 +49,6 @@ class LostTensor(NamedTuple):
     digest: bytes
 
     def overlaps(self, start: int, nbytes: int) -> bool:
-        """Say whether bytes of it are in a span."""
         return start < self.start + self.nbytes and self.start < start + nbytes
 
 
@@ -270,7 +269,6 @@ class Recovery:
         self.clear()
 
     def begin_run(self, orch: Any) -> None:
-        """Begin with no tasks."""
         self._orch, self._losses = orch, self._endpoints.losses()
         self.clear()
 
@@ -319,7 +317,6 @@ class Recovery:
         uses: Sequence[Sequence[Use]],
         submit: Submit,
     ) -> None:
-        """Note a task that was submitted."""
         if not self.retries:
             return
         remote = [wire for one in members for wire in one._tensors if isinstance(wire, RemoteWire)]

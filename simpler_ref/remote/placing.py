@@ -64,7 +64,6 @@ from .tasks import copied_layout, is_whole, layout_of, layout_text
 
 # ---------------------------------------------------------------- runs
 def is_remote(handle: Any) -> bool:
-    """Say whether a callable is for endpoints."""
     namespace: Any = getattr(handle, "_namespace", None)
     return bool(namespace == TargetNamespace.REMOTE_TASK_DISPATCHER)
 
@@ -108,7 +107,6 @@ class EndpointPools(Pools):
         self._endpoints = endpoints
 
     def is_elsewhere(self, handle: Any) -> bool:
-        """Say whether a callable is for endpoints."""
         return is_remote(handle)
 
     def affinity(

@@ -133,7 +133,6 @@ class _Name(NamedTuple):
     nbytes: int
 
     def start(self, variables: Sequence[int]) -> int:
-        """Return its first byte."""
         base = 0 if self.variable == _CONSTANT else variables[self.variable]
         return base + self.offset
 
@@ -159,7 +158,6 @@ class _Reader:
         self.names: dict[_Name, int] = {}
 
     def task(self, step: SubmitStep, allowed: Sequence[int]) -> GraphTask:
-        """Return the task of a step."""
         count = len(step.tensors)
         where: dict[int, tuple[int, int]] = {}
         bound: dict[int, int] = {}

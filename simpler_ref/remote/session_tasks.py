@@ -141,7 +141,6 @@ class SessionTasks:
 
     # ------------------------------------------------------------ frames
     def serve(self, frame: Frame) -> None:
-        """Serve one of `FRAMES`."""
         if frame.header.frame_type == OwnFrameType.VALUE_TAKEN:
             self.copies.drop(np.frombuffer(frame.payload, "<u8").tolist())
             return
@@ -264,7 +263,6 @@ class SessionTasks:
         told: messages.Run,
         addresses: Sequence[int],
     ) -> None:
-        """Run a task."""
         args, after, kept = self._arguments(read, told, addresses)
         function = target.submit if isinstance(target, InnerCallable) else target
         self._inner.run(function, args, config)
@@ -366,7 +364,6 @@ class SessionTasks:
 
     # ------------------------------------------------------------ replays
     def _replay(self, sequence: int, told: messages.Run) -> Work:
-        """Return the work that a replay of a part of a list is."""
         self.copies.put(told.tensors)
         asked = REPLAY.decode(told.replay)
         part = self.dispatcher.find(asked.digest).part(asked.part, self._inner._life)
@@ -374,7 +371,6 @@ class SessionTasks:
         return Work(sequence, told, told.tensors, part.sizes[: part.named], start, is_alone=True)
 
     def _run_replay(self, part: PlayedPart, asked: Replay, addresses: Sequence[int]) -> None:
-        """Run a part of a list."""
         replaying = self._replaying = Replaying(
             part, asked, self.copies, self._mover, addresses, lambda: self._frames.over
         )
@@ -512,12 +508,10 @@ class CallWork(Work):
         return outcome
 
     def forget(self) -> None:
-        """Forget its items."""
         self._tasks.copies.drop([self._items.key])
 
 
 def _tag(one: CopiedTensor) -> int:
-    """Return the tag of a call's array."""
     if not one.makes:
         return L.INPUT
     return L.INOUT if one.reads else L.OUTPUT_EXISTING

@@ -128,12 +128,10 @@ class SideBySide:
 
     @property
     def is_busy(self) -> bool:
-        """Whether there is work whose end was not told."""
         return bool(self._under_way or self._ends)
 
     @property
     def has_calls(self) -> bool:
-        """Whether sub workers have work."""
         return any(one.future is not None for one in list(self._under_way.values()))
 
     def begin(self, work: Work) -> None:
@@ -169,7 +167,6 @@ class SideBySide:
             stream.wait_for_end(self._seen, PARK_NS, lambda: lookout.has_rung() or self.has_news())
 
     def stop_waiting(self) -> None:
-        """Have the thread that waits look again."""
         self._stream_of().stop_waiting()
 
     def end(self) -> None:

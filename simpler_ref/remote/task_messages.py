@@ -174,12 +174,10 @@ class Views:
         )
 
     def drop(self, base: int) -> None:
-        """Forget memory that it had."""
         at = self._bases.index(base)
         del self._bases[at], self._descs[at]
 
     def describe(self, address: int, nbytes: int) -> tasks.RemoteTensorDesc:
-        """Return the descriptor of memory in a buffer or an import."""
         at = bisect(self._bases, address) - 1
         if at >= 0:
             desc, past = self._descs[at], address - self._bases[at]
@@ -200,7 +198,6 @@ class TaskMaker:
         self._made: dict[tuple[bytes, ...], Run] = {}
 
     def forget(self) -> None:
-        """Keep nothing."""
         self._made.clear()
 
     def make(self, args: ReceivedArgs, wires: list[bytes], words: list[int], kinds: bytes) -> Run:
@@ -290,13 +287,11 @@ class ReadTask(NamedTuple):
 
 
 def read_run(frame: Frame) -> Run:
-    """Return what the frame of a task says."""
     is_bare = frame.header.frame_type == FrameType.TASK
     return Run(frame.payload) if is_bare else RUN.decode(frame.payload)
 
 
 def read_task(raw: bytes) -> ReadTask:
-    """Return what the documents' TASK says."""
     return (_read if len(raw) > MOST_KEPT_BYTES else _read_small)(raw)
 
 
@@ -313,14 +308,12 @@ _read_small = lru_cache(maxsize=256)(_read)
 
 
 def copy_at(address: int, tensor: ContinuousTensor, layout: str) -> ContinuousTensor:
-    """Return a tensor whose copy is at an address."""
     if layout:
         return DescribedTensor(address, read_layout(layout, tensor.nbytes()))
     return ContinuousTensor(address, tensor.shapes, tensor.dtype)
 
 
 def add_scalars(args: TaskArgs, scalars: Sequence[int], kinds: bytes) -> None:
-    """Add the scalars of a task to its arguments, behind the tensors."""
     if scalars:
         args._scalars = [
             word.to_bytes(8, "little") + kind.to_bytes(8, "little")
