@@ -239,7 +239,7 @@ class LinkMover:
         for one in several:
             self.play.actors.point()
             self.session.require_alive()
-            key = self.play.served[self.number].open_copy(one.key, one.question)
+            key = self.play.served[self.number].answer(one.key, one.question)
             if int.from_bytes(key, "little"):
                 window = self.session.windows[int.from_bytes(key, "little")]
                 assert window.access == REMOTE_BUFFER_ACCESS_WRITE
@@ -266,7 +266,7 @@ class Served(SessionTasks):
     """The tasks of a session, from the frames of its inbox; `of` has its windows and its copies."""
 
     def __init__(self, play, of):
-        self._session_id, self._has_several = SESSION, False
+        self._session_id, self._replaying, self._has_several = SESSION, None, False
         self._frames = self._inner = self
         self.copies, self._bare, self._callees = of.copies, set(), {}
         self.dispatcher = SimpleNamespace(find=lambda _digest: "target")

@@ -43,7 +43,7 @@ COPIES = {
     "stored": ("after", "mover", "Mover.store_all"),
     "bringing": ("before", "parent_memory", "ParentMemory.bring"),
     "brought": ("after", "parent_memory", "ParentMemory.bring"),
-    "coming": ("before", "session_tasks", "SessionTasks.open_copy"),
+    "coming": ("before", "session_tasks", "SessionTasks.answer"),
     "taken": ("after", "copies", "Copies.take"),
     "settled": ("after", "copies", "Copies.settle"),
 }

@@ -48,7 +48,7 @@ from ..engine.view.mailbox import CallWords, ReceivedArgs, call_words, digest_in
 from ..errors import ControlError, TaskError, TransferError
 from ..jit import layout as L
 from ..model.tensor import view_memory
-from ..model.wire import SHAPE_AT, TENSOR, bytes_of
+from ..model.wire import SHAPE_AT, TENSOR, bytes_of, has_layout
 from ..system.types import Array, address_of
 from . import callables
 from . import task_messages as messages
@@ -455,7 +455,9 @@ class RunTasks(TaskReader):
             return Homing(one.key, one.reads, one.reads, *_place_of(wires[0]))
         message = self._maker.make(args, wires, words, bytes(named))
         self.find_missing(plan, missing, lambda i: _place_of(wires[i]))
-        layouts = messages.layouts_in(args, wires)
+        layouts = [
+            layout_text(layout_of(args._layouts, one)) if has_layout(one) else "" for one in wires
+        ]
         return LinkTask(self, self.with_copies(message, plan, layouts, missing), missing)
 
     # ------------------------------------------------------------ replays of a part of a list

@@ -144,11 +144,12 @@ class SessionTasks:
         if frame.header.frame_type == OwnFrameType.VALUE_TAKEN:
             self.copies.drop(np.frombuffer(frame.payload, "<u8").tolist())
             return
-        sequence = frame.header.sequence
-        if frame.header.frame_type == FrameType.TASK:
+        sequence, is_bare = frame.header.sequence, frame.header.frame_type == FrameType.TASK
+        if is_bare:
             self._bare.add(sequence)
         try:
-            told = messages.read_run(frame)
+            raw = frame.payload
+            told = messages.Run(raw) if is_bare else messages.RUN.decode(raw)
             if told.run:
                 self.copies.begin(told.run)
             make = self._call if told.call else self._replay if told.replay else self._task
@@ -283,17 +284,13 @@ class SessionTasks:
             copies.put(told.tensors)
             values = [self._held(one) for one in call.values]
             made = CallWork(sequence, told, call, values, self)
-            self._require_agreed(call, made.form.has_items)
+            if (made.form.has_items or call.values) and not self.dispatcher.takes_pickles:
+                raise _refusal("arguments that are pickled: pass numbers and arrays in shared memory")
             made.task = self._task_of(call)
         except BaseException:
             copies.drop([call.items.key])
             raise
         return made
-
-    def _require_agreed(self, call: messages.Call, has_items: bool) -> None:
-        """Refuse what has to be unpickled where that was not agreed."""
-        if (has_items or call.values) and not self.dispatcher.takes_pickles:
-            raise _refusal("arguments that are pickled: pass numbers and arrays in shared memory")
 
     def _held(self, piece: messages.Piece) -> Lease | bytes:
         """Return a value; one with a key is kept, in a block if there is room for one."""
@@ -379,18 +376,18 @@ class SessionTasks:
         finally:
             replaying.end()
 
-    def cut_replay(self, key: int) -> bool:
-        """End the replay with a key, on the thread of the mover; say whether there is one."""
-        replaying = self._replaying
-        return replaying is not None and replaying.cut(key)
+    def answer(self, key: int, question: bytes) -> bytes:
+        """Answer the parent, on the thread of the mover: a replay ends early, or something is stored.
 
-    # ------------------------------------------------------------ their tensors
-    def open_copy(self, key: int, question: bytes) -> bytes:
-        """Return the key of the window for what the parent stores, on the thread of the mover."""
+        For that the answer is the key of its window.
+        """
+        if self._replaying is not None and self._replaying.cut(key):
+            return b""
         if key != self._session_id:
             raise Refusal("it is not from the parent of this session")
         return self.copies.open(*COMING.unpack(question)).to_bytes(8, "little")
 
+    # ------------------------------------------------------------ their tensors
     def _arguments(
         self, read: messages.ReadTask, told: messages.Run, addresses: Sequence[int]
     ) -> tuple[TaskArgs, list[Callable[[], None]], list[Any]]:
@@ -460,7 +457,7 @@ class CallWork(Work):
         if call.items.key:
             tensors = [*tensors, CopiedTensor(call.items.key, 1)]
             sizes.append(call.items.nbytes)
-        super().__init__(sequence, told._replace(dropped=()), tensors, sizes)
+        super().__init__(sequence, told._replace(dropped=()), tensors, sizes, self._begin)
         self._items, self._values, self._tasks = call.items, values, tasks
         self._words = np.frombuffer(call.words, np.int64).tolist()
         self.form = form_of(self._words)
@@ -470,8 +467,7 @@ class CallWork(Work):
         if shape != (len(self._words), len(values), len(told.tensors)) or set(told.kinds) - _KINDS:
             raise ValueError("the words of the call do not fit its arrays and values")
 
-    def start(self, addresses: Sequence[int]) -> Future:
-        """Give it to a sub worker, with its copies at some addresses."""
+    def _begin(self, addresses: Sequence[int]) -> Future:
         stream, kinds = self._tasks.stream_of(), self.told.kinds
         arrays = [
             (view_memory(address, layout[1], layout[0], strides=layout[2]), _tag(one))

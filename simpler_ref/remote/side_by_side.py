@@ -38,7 +38,7 @@ SOON_NS = 1_000_000
 class Work:
     """A task or a call that has not ended: the number of its RUN, what that says, copies, their bytes.
 
-    `start` gives it to a sub worker, with its copies at some addresses; or runs it, if it runs alone.
+    `start` gives it to a sub worker, with its copies at some addresses. What runs alone has ended then.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class Work:
         told: Run,
         tensors: Sequence[CopiedTensor],
         sizes: Sequence[int],
-        start: Start | None = None,
+        start: Start,
         is_alone: bool = False,
     ) -> None:
         self.sequence, self.told, self.is_alone = sequence, told, is_alone
-        self.tensors, self.sizes, self._start = tensors, sizes, start
+        self.tensors, self.sizes, self.start = tensors, sizes, start
         self.uses = dict.fromkeys(told.dropped, _CHANGED)
         """The keys of copies, with the versions that it reads."""
         for one in tensors:
@@ -75,11 +75,6 @@ class Work:
             key in uses and (version == _CHANGED or uses[key] != version)
             for key, version in self.uses.items()
         )
-
-    def start(self, addresses: Sequence[int]) -> Future | None:
-        """Start it, with its copies at some addresses; what runs alone has ended then."""
-        assert self._start is not None
-        return self._start(addresses)
 
     def end_of(self, future: Future) -> Done:
         """Return how it has ended, before its copies are settled."""
@@ -170,7 +165,6 @@ class SideBySide:
         self._stream_of().stop_waiting()
 
     def end(self) -> None:
-        """Begin nothing any more."""
         for fetcher in self._fetchers.values():
             fetcher.shutdown(wait=False, cancel_futures=True)
         for one in self._under_way.values():
@@ -192,7 +186,7 @@ class SideBySide:
         """Have what work reads, and start it; while others are under way it is fetched on a thread."""
         copies, told = self._copies, one.told
         if self.skips(told):
-            self._end(one, failure_of(None, one.sequence, L.SKIPPED))
+            self._end(one, Done(one.sequence, L.SKIPPED))
             return
         try:
             if told.dropped:  # once: they may come anew while this waits for room
@@ -206,26 +200,22 @@ class SideBySide:
             if sources:
                 return
             addresses = copies.take(one.tensors, one.sizes)
-        except MemoryError as error:
-            self._wait_for_room(one, error)
-            return
         except Exception as error:
-            self._fail(one, error)
+            self._refuse(one, error)
             return
         self._start(one, addresses)
 
-    def _wait_for_room(self, one: Work, error: BaseException) -> None:
-        """Prepare work once other work has ended; if none runs, it never fits."""
-        under_way = self._under_way.values()
-        if any(other.future is not None or other.coming for other in under_way):
+    def _refuse(self, one: Work, error: BaseException) -> None:
+        """End work that cannot start; if it has no room, prepare it once other work has ended."""
+        others = any(it.future is not None or it.coming for it in self._under_way.values())
+        if others and isinstance(error, MemoryError):
             self._roomless.append(one)
-        else:
-            self._fail(one, error)
+        else:  # it never fits if none runs
+            self._end(one, failure_of(error, one.sequence, outcome_of(error)))
 
     def has_news(self) -> bool:
         """Say whether tensors have been fetched for work that has not started."""
-        under_way = list(self._under_way.values())
-        return any(one.coming and _are_done(one.coming) for one in under_way)
+        return any(one.coming and _are_done(one.coming) for one in list(self._under_way.values()))
 
     def _ring(self, _promise: Any) -> None:
         """Wake the main thread, wherever it waits."""
@@ -250,19 +240,14 @@ class SideBySide:
         elif one.coming and _are_done(one.coming):
             errors = [error for it in one.coming if (error := it.exception()) is not None]
             one.coming = []
-            if not errors:
-                self._prepare(one)
-            elif isinstance(errors[0], MemoryError):
-                self._wait_for_room(one, errors[0])
+            if errors:
+                self._refuse(one, errors[0])
             else:
-                self._fail(one, errors[0])
+                self._prepare(one)
 
     def _settle(self, one: Work, end: Done) -> None:
         self._copies.settle(one.tensors, end.outcome == L.SUCCESS)
         self._end(one, end)
-
-    def _fail(self, one: Work, error: BaseException) -> None:
-        self._end(one, failure_of(error, one.sequence, outcome_of(error)))
 
     def _end(self, one: Work, end: Done) -> None:
         """Note how work has ended, and go on with what waits for it."""

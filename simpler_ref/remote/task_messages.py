@@ -20,6 +20,7 @@ from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from operator import itemgetter
 from typing import Annotated, Any, NamedTuple
 
 from ..calls import outcomes
@@ -38,7 +39,7 @@ from ..model.wire import (
 )
 from . import fields, tasks
 from .copies import MOST_DROPPED, CopiedTensors
-from .frames import ControlName, Frame, FrameType
+from .frames import ControlName
 from .limits import MAX_SCALARS, MAX_STRING_BYTES, MAX_TENSORS, MOST_IN_FRAME, MOST_INLINE_KEPT
 from .tasks import as_bytes, layout_of, layout_text, read_layout
 
@@ -148,12 +149,14 @@ DONE = fields.Message("DONE", Done)
 
 
 # ---------------------------------------------------------------- the link's side
+_base = itemgetter(0)
+
+
 class Views:
     """The memory of a session, by the addresses that references to it have."""
 
     def __init__(self) -> None:
-        self._bases: list[int] = []
-        self._descs: list[tasks.RemoteTensorDesc] = []
+        self._known: list[tuple[int, tasks.RemoteTensorDesc]] = []
 
     def add(self, request: tasks.Request, result: bytes) -> None:
         """Note memory that a request has provided."""
@@ -166,21 +169,20 @@ class Views:
             made = tasks.IDENTITY.decode(result)
             space, token = tasks.RemoteAddressSpace.REMOTE_DEVICE, 0
             span = 0, tasks.ALLOC.decode(request.payload).nbytes
-        owner, at = made.owner_endpoint_id, bisect(self._bases, request.base)
-        self._bases.insert(at, request.base)
-        self._descs.insert(
-            at,
-            tasks.RemoteTensorDesc(space, owner, made.buffer_id, *span, 0, token, made.generation),
+        owner, at = made.owner_endpoint_id, bisect(self._known, request.base, key=_base)
+        desc = tasks.RemoteTensorDesc(
+            space, owner, made.buffer_id, *span, 0, token, made.generation
         )
+        self._known.insert(at, (request.base, desc))
 
     def drop(self, base: int) -> None:
-        at = self._bases.index(base)
-        del self._bases[at], self._descs[at]
+        self._known = [one for one in self._known if one[0] != base]
 
     def describe(self, address: int, nbytes: int) -> tasks.RemoteTensorDesc:
-        at = bisect(self._bases, address) - 1
+        at = bisect(self._known, address, key=_base) - 1
         if at >= 0:
-            desc, past = self._descs[at], address - self._bases[at]
+            base, desc = self._known[at]
+            past = address - base
             if past + nbytes <= desc.nbytes:
                 return replace(desc, offset=desc.offset + past, nbytes=nbytes)
         raise ValueError(
@@ -254,16 +256,9 @@ class TaskMaker:
         return Run(task, bytes(rights), kinds, env if any(env) else b"")
 
 
-def layouts_in(args: ReceivedArgs, wires: list[bytes]) -> list[str]:
-    """Return for each tensor its layout as it travels; "" if it needs none."""
-    return [layout_text(layout_of(args._layouts, one)) if has_layout(one) else "" for one in wires]
-
-
 # ---------------------------------------------------------------- the session's side
-def failure_of(error: BaseException | None, sequence: int, outcome: int = L.TASK_FAILURE) -> Done:
-    """Return what became of a task or a call that has failed, or was skipped if there is no error."""
-    if error is None:
-        return Done(sequence, outcome)
+def failure_of(error: BaseException, sequence: int, outcome: int = L.TASK_FAILURE) -> Done:
+    """Return what became of a task or a call that has failed."""
     return reported(memoryview(outcomes.error_block(error)), sequence, outcome)
 
 
@@ -284,11 +279,6 @@ class ReadTask(NamedTuple):
     sizes: list[int]
     is_configured: bool
     wires: list[bytes]
-
-
-def read_run(frame: Frame) -> Run:
-    is_bare = frame.header.frame_type == FrameType.TASK
-    return Run(frame.payload) if is_bare else RUN.decode(frame.payload)
 
 
 def read_task(raw: bytes) -> ReadTask:

@@ -361,12 +361,12 @@ def test_a_copy_that_a_task_uses_stays_as_it_is_while_the_next_version_comes():
 def test_only_its_parent_has_a_session_make_room():
     copies, _ = store()
     tasks = SessionTasks.__new__(SessionTasks)
-    tasks._session_id, tasks.copies = SESSION, copies
+    tasks._session_id, tasks._replaying, tasks.copies = SESSION, None, copies
     question = COMING.pack(1, 7, 1, 4)
     with pytest.raises(Refusal, match="not from the parent"):
-        tasks.open_copy(SESSION + 1, question)
+        tasks.answer(SESSION + 1, question)
     assert copies.counts()["copy_bytes"] == 0
-    assert int.from_bytes(tasks.open_copy(SESSION, question), "little") == window_key(7, 1)
+    assert int.from_bytes(tasks.answer(SESSION, question), "little") == window_key(7, 1)
 
 
 # ---------------------------------------------------------------- 9: side by side
