@@ -238,8 +238,6 @@ def require_apart(members: Sequence[Sequence[Use]], what: str = "tensors {} and 
     """Refuse a task of which some tensors share bytes that it writes: each would get a copy of its own.
 
     The same tensor may be named several times, but not by several members of a group.
-
-    Rule     REMOTE-COPY-6
     """
     uses = [(i, use) for i, its in enumerate(members) for use in its if use.start and use.nbytes]
     met: list[tuple[int, Use]] = []

@@ -204,11 +204,11 @@ class TaskReader:
         self, message: messages.Run, plan: Plan, layouts: Sequence[str], missing: Missing
     ) -> messages.Run:
         """Return a message with what the session is told of copies, of which some travel in the frame."""
-        sources = {one.source for one in plan.tensors}
-        movers = {one: mover_of(self._movers, one) for one in sources}
-        short = missing.short
+        movers, short = self._movers, missing.short
         tensors = [
-            CopiedTensor(key, reads, makes, movers[source], layout, short.pop(key, b""))
+            CopiedTensor(
+                key, reads, makes, mover_of(movers, source), layout, short.pop(key, b"")
+            )
             for (key, reads, makes, source), layout in zip(plan.tensors, layouts, strict=True)
         ]
         return message._replace(run=plan.run, tensors=tensors, dropped=plan.dropped)

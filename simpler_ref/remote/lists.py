@@ -181,18 +181,10 @@ LIST = Message("LIST", TaskList, _require_consistent)
 
 
 class Replay(NamedTuple):
-    """One replay of a part of a list, in a RUN: its tensors are those of the part.
+    """One replay of a part of the list with a digest, in a RUN, whose tensors are those of the part.
 
-    Attributes
-    ----------
-    digest, part : bytes, int
-        The list, and which part.
-    key : int
-        What the windows of the replay follow from; who asks the mover with it ends the replay.
-    movers : sequence of str
-        Where the sessions of all parts show what they make.
-    scalars : bytes
-        The replay's, each as in a mailbox.
+    The windows of the replay follow from `key`; who asks the mover with it ends the replay. `movers` are
+    where the sessions of all parts show what they make; each of `scalars` is as in a mailbox.
     """
 
     digest: Annotated[bytes, exactly(CALLABLE_HASH_DIGEST_BYTES)]
@@ -332,21 +324,10 @@ class PlayedList:
 
 
 class Replaying:
-    """A replay of a part, while it lasts.
+    """A replay of a part, while it lasts; `addresses` are of the tensors that its task has.
 
     The main thread submits the tasks, and shows what they have made. A thread for each session that
-    shows something gets that; it ends with the replay.
-
-    Parameters
-    ----------
-    part, asked
-        What is carried out, and what the RUN says.
-    copies, mover
-        The session's.
-    addresses
-        Of the tensors that the task has.
-    is_over
-        Says whether the session ends.
+    shows something gets that; it ends with the replay. `is_over` says whether the session ends.
     """
 
     def __init__(
@@ -407,7 +388,7 @@ class Replaying:
         return self._here.issuperset(several)
 
     def _wait(self, is_done: Callable[[], bool]) -> None:
-        """Wait for something, and show meanwhile what has been made."""
+        """Wait for something, and show meanwhile what has been made; raise what ends the replay early."""
         orch = self._orch
         mem, kernels = orch._mem, orch._engine.kernels
         while True:
@@ -415,19 +396,15 @@ class Replaying:
             kernels.want_orch(mem, 0)  # before the look: who has news wants it after that
             if is_done():
                 return
-            self._go_on()
+            if self._why is not None:
+                raise self._why
+            if orch._view.has_failed:
+                raise orch._task_error()
+            if self._is_over():
+                raise RemoteError("the session ends")
             slot = self._due[0][0] if self._due else L.NONE
             if kernels.help_stream(mem, -1, -1, slot, PARK_NS) != L.OK:
                 orch._session.look()
-
-    def _go_on(self) -> None:
-        """Raise what ends the replay early."""
-        if self._why is not None:
-            raise self._why
-        if self._orch._view.has_failed:
-            raise self._orch._task_error()
-        if self._is_over():
-            raise RemoteError("the session ends")
 
     def _show_ended(self) -> None:
         view, has_settled = self._orch._view, self._orch._engine.kernels.has_settled

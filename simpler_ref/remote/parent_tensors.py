@@ -61,14 +61,9 @@ def _name(start: int, nbytes: int) -> str:
 
 
 class ParentTensors:
-    """The tensors of this machine of which endpoints have copies.
+    """The tensors of this machine of which endpoints have copies, and where they are: the directory.
 
-    Attributes
-    ----------
-    directory : Directory
-        Where their versions are; that of the current run.
-    run_number : int
-        Counts runs, and drains: endpoints forget copies of an earlier one.
+    `run_number` counts runs, and drains: endpoints forget copies of an earlier one.
     """
 
     def __init__(self, life: Life, endpoints: Any) -> None:
@@ -334,10 +329,7 @@ class Recovery:
 
     # ------------------------------------------------------------ after a loss
     def settle(self) -> None:
-        """Wait for all tasks, and have all tensors come home.
-
-        Rule     REMOTE-RETRY-1, REMOTE-COPY-5
-        """
+        """Wait for all tasks, and have all tensors come home."""
         orch = self._orch
         while True:
             orch._until_idle()
@@ -378,10 +370,7 @@ class Recovery:
     def _require_loss(self) -> dict[int, bool]:
         """Return which tasks have failed, and whether each may have begun.
 
-        Raises
-        ------
-        Gone
-            That is not for the loss of an endpoint, or the tasks cannot run again.
+        `Gone`: not for the loss of an endpoint, or the tasks cannot run again.
         """
         endpoints = self._endpoints
         outcomes: dict[int, bool] | None = self._orch._view.failed_tasks()
@@ -422,15 +411,6 @@ class Recovery:
         """Return where a task runs: where it was to, or elsewhere if that endpoint is lost for good.
 
         None: it was a replay, whose tasks are submitted one by one now.
-
-        Raises
-        ------
-        RuntimeError
-            There are too few endpoints for a group.
-
-        Notes
-        -----
-        Rule     REMOTE-RETRY-3
         """
         if places[0] == HOME:
             return list(places)

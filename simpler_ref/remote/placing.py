@@ -112,13 +112,7 @@ class EndpointPools(Pools):
     def affinity(
         self, handle: CallableHandle, pool: int, worker: int, args: TaskArgs | None
     ) -> int:
-        """Return the affinity of a task: the endpoint that it names, or whose memory it refers to.
-
-        Raises
-        ------
-        TypeError, ValueError
-            No endpoint could be given the task.
-        """
+        """Return the affinity of a task: the endpoint that it names, or whose memory it refers to."""
         if not is_remote(handle):
             return super().affinity(handle, pool, worker, args)
         one = self._endpoints.registration(handle)
@@ -159,7 +153,7 @@ class EndpointPools(Pools):
 class PlacingOrchestrator(Orchestrator):
     """An Orchestrator that knows where the tensors of its run are.
 
-    Rule     REMOTE-COPY-1, REMOTE-COPY-3, REMOTE-COPY-6
+    Rule     REMOTE-COPY-1, REMOTE-COPY-3, REMOTE-COPY-6, REMOTE-RETRY-1
     """
 
     one_by_one: Callable[[], None] | None = None
@@ -203,10 +197,7 @@ class PlacingOrchestrator(Orchestrator):
         self._place_and_submit(members, _places(word, workers), submit)
 
     def _place_and_submit(self, members: list[TaskArgs], where: list[int], submit: Submit) -> None:
-        """Submit a task; if tasks before it were lost with an endpoint, those run again first.
-
-        Rule     REMOTE-RETRY-1
-        """
+        """Submit a task; if tasks before it were lost with an endpoint, those run again first."""
         handle, recovery = self._handle, self._recovery
         while True:
             try:
@@ -224,10 +215,7 @@ class PlacingOrchestrator(Orchestrator):
                     where = found
 
     def _place_once(self, members: list[TaskArgs], where: list[int], submit: Submit) -> None:
-        """Submit a task once what it reads is on its way, and note what it will have done.
-
-        Rule     REMOTE-COPY-1
-        """
+        """Submit a task once what it reads is on its way, and note what it will have done."""
         tensors, directory, recovery = self._tensors, self._directory, self._recovery
         remote = is_remote(self._handle)
         if not (remote or directory or tensors.lost or recovery.retries):
@@ -286,8 +274,6 @@ class PlacingOrchestrator(Orchestrator):
         """Have tensors come home by tasks of the endpoints that have made them.
 
         They are INOUT there, so that whoever reads them later waits for that.
-
-        Rule     REMOTE-COPY-3
         """
         for held in several:
             self._recovery.save_bytes(*held.span)
@@ -361,10 +347,7 @@ class PlacingOrchestrator(Orchestrator):
         return endpoints.tensors.end_run(failure, failed)
 
     def _forgive(self) -> None:
-        """Forget that tasks have failed, all of which have ended.
-
-        Rule     REMOTE-RETRY-1
-        """
+        """Forget that tasks have failed, all of which have ended."""
         self._engine.kernels.forgive_all(self._mem)
         self._error = None
 
@@ -398,7 +381,8 @@ _DIGEST = sha256(b"the calls of a stream").hexdigest()
 class RemoteStream(Stream):
     """The calls of one open Worker, at its endpoints.
 
-    Rule     CALL-FAR-1, CALL-FAR-2, CALL-FAR-3, CALL-FAR-4, CALL-FAR-8, CALL-FAR-10
+    Rule     CALL-FAR-1, CALL-FAR-2, CALL-FAR-3, CALL-FAR-4, CALL-FAR-7, CALL-FAR-8, CALL-FAR-10,
+             CALL-WORKER-4
     """
 
     def __init__(self, life: Any, session: Any, register: Any, add: Any) -> None:
@@ -445,10 +429,7 @@ class RemoteStream(Stream):
         return alone, payload, lasts
 
     def _require_workers(self, task: Task) -> tuple[int, ...]:
-        """Return the sub workers that a task names, counted through all endpoints.
-
-        Rule     CALL-WORKER-4
-        """
+        """Return the sub workers that a task names, counted through all endpoints."""
         there = len(self._endpoints.seats())
         for one in task.workers:
             if one >= there:
@@ -460,18 +441,12 @@ class RemoteStream(Stream):
 
     @property
     def takes_pickles(self) -> bool:
-        """Whether all endpoints have agreed to what is pickled.
-
-        Rule     CALL-FAR-7
-        """
+        """Whether all endpoints have agreed to what is pickled."""
         return all(link.spec.serialized for link in self._endpoints.call_links())
 
     # ------------------------------------------------------------ submit
     def _submit(self, word: int, counts: int, wire: bytes, data: bytes) -> int:
-        """Place a call, and submit it with what its link has to know.
-
-        Rule     CALL-FAR-8
-        """
+        """Place a call, and submit it with what its link has to know."""
         view = self._engine.view
         if view.ended == view.next_task_id:
             self._directory.empty_queues()
@@ -516,13 +491,7 @@ class RemoteStream(Stream):
         return chosen
 
     def _uses_of(self, wires: Sequence[bytes]) -> list[Use]:
-        """Return what a call does with its arrays.
-
-        Raises
-        ------
-        TypeError
-            The type of its elements cannot be written into a message.
-        """
+        """Return what a call does with its arrays; `TypeError` if one cannot be described in a message."""
         layouts = self._engine.layouts
         if layouts.epoch != self._epoch or len(self._spans) > _MOST_KNOWN:
             self._spans.clear()
@@ -576,10 +545,7 @@ class RemoteStream(Stream):
         return False
 
     def _replace_dead(self) -> None:
-        """Start sessions for lost endpoints; others run the calls that wait for these.
-
-        Rule     CALL-FAR-10
-        """
+        """Start sessions for lost endpoints; others run the calls that wait for these."""
         super()._replace_dead()
         manager = self._session.manager
         if manager is not None and self._others(manager.dead):

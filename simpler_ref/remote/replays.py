@@ -234,8 +234,6 @@ def placements(
     """Return one or two ways to place the tasks: those of each level side by side, all at one endpoint.
 
     `seats` has the sub workers of each endpoint.
-
-    Rule     SPEED-LIST-2
     """
     found = [_side_by_side(tasks, sizes, seats)]
     alone = [one for one in seats if all(one in task.allowed for task in tasks)]
@@ -324,8 +322,6 @@ class Cutter:
     A tensor of the program that a task writes is one of the endpoint that writes it last, which has it
     from the program if any task reads that before; others get it from there. So no two tasks of a replay
     have a tensor that one of them writes.
-
-    Rule     SPEED-LIST-3
     """
 
     def __init__(
@@ -475,8 +471,6 @@ class ListedGraph:
         """Have endpoints know the list of the next replay, between two runs, if they are all there.
 
         Of the placements that have room each is tried, then the fastest one stays.
-
-        Rule     SPEED-LIST-2
         """
         able = [way for way in self.ways if self._has_room(way)]
         if not able:
@@ -490,10 +484,7 @@ class ListedGraph:
         return all(self._endpoints.takes_list(*one) for one in way.room.items())
 
     def submit(self, orch: PlacingOrchestrator, variables: Sequence[int]) -> bool:
-        """Submit a replay; return False if it has to be made task by task.
-
-        Rule     SPEED-LIST-4
-        """
+        """Submit a replay; return False if it has to be made task by task."""
         way, tensors = self.way, self._endpoints.tensors
         starts = self._starts(variables)
         if starts is None or not self._has_room(way) or way.handle not in orch._next_level:
@@ -625,10 +616,7 @@ class PlacedGraph(Graph):
             orch.one_by_one()
 
     def _play_steps(self, orch: PlacingOrchestrator, variables: list[int]) -> None:
-        """Carry it out step by step. What a recording has checked is not checked again.
-
-        Rule     SPEED-REPLAY-12
-        """
+        """Carry it out step by step. What a recording has checked is not checked again."""
         orch._require_mine()
         words = iter(self._words())
         for step in self._steps:
