@@ -144,6 +144,10 @@ EVENTS = {
 }
 """All that can happen to a version, by name. `Copies._step` lets it happen, and nothing else does."""
 _MOST_TOLD = 8
+_COUNTED = (
+    *("copies_hits", "copies_stored", "copies_fetched", "copies_dropped"),
+    *("values_hits", "values_stored", "values_dropped"),
+)
 
 
 class _Copy:
@@ -214,9 +218,8 @@ class Copies:
         self._of_replay: list[Array] = []
         self._shown: list[int] = []
         """The memory of the last replay's tensors that are no copies, and the windows with them."""
-        self._counts = dict.fromkeys(("hits", "stored", "fetched", "dropped"), 0)
+        self._counts = dict.fromkeys(_COUNTED, 0)
         self._values: dict[int, _Value] = {}
-        self._value_counts = dict.fromkeys(("hits", "stored", "dropped"), 0)
 
     def begin(self, run: int) -> None:
         """Forget the copies of an earlier run."""
@@ -233,19 +236,17 @@ class Copies:
         """Forget copies and values; calls that have those as arguments hold them."""
         with self._lock:
             for key in keys:
-                if (
-                    key in self._values
-                ):  # what comes anew under its key, ahead of another call, stays
-                    self._drop_value(key)
-                    continue
-                self._drop_copy(key)
-                self._drop_coming([one for one in list(self._coming) if one[0] == key])
+                if key in self._values:
+                    self._drop_value(key)  # what comes anew for another call stays
+                else:
+                    self._drop_copy(key)
+                    self._drop_coming([one for one in self._coming if one[0] == key])
 
     def _drop_copy(self, key: int) -> None:
         copy = self._copies.pop(key, None)
         if copy is not None:
             self._step("drop", key, copy)
-            self._counts["dropped"] += 1
+            self._counts["copies_dropped"] += 1
 
     def _drop_coming(self, several: Iterable[tuple[int, int]]) -> None:
         for one in several:
@@ -312,21 +313,13 @@ class Copies:
 
     def lacking(self, tensors: Sequence[CopiedTensor]) -> list[str]:
         """Return from where versions have to be fetched that a task reads."""
-        if not tensors:
-            return []
-        here = self._mover.address
-        sources = {
-            one.source: None
-            for one in tensors
-            if one.source and one.source != here and not self._has(one.key, one.reads)
-        }
-        return list(sources)
+        needed = [one for one in tensors if one.source and not self._has(one.key, one.reads)]
+        return [one for one in {it.source: 0 for it in needed} if one != self._mover.address]
 
     def _has(self, key: int, version: int) -> bool:
         copy = self._copies.get(key)
-        if copy is not None and copy.version >= version:
-            return True
-        return (key, version) in self._coming
+        is_here = copy is not None and copy.version >= version
+        return is_here or (key, version) in self._coming
 
     def fetch(self, source: str, tensors: Sequence[CopiedTensor], sizes: Sequence[int]) -> None:
         """Fetch the versions that a task reads and one endpoint has, if there is room.
@@ -359,7 +352,7 @@ class Copies:
             ) from error
         with self._lock:
             for key, (version, copy) in lacking.items():
-                self._counts["fetched"] += 1
+                self._counts["copies_fetched"] += 1
                 copy.is_fetched = True
                 self._step("keep", key, copy, version)
 
@@ -406,12 +399,13 @@ class Copies:
 
     def counts(self) -> dict[str, int]:
         both = [*self._copies.values(), *list(self._coming.values())]
-        told = {f"copies_{name}": count for name, count in self._counts.items()}
-        about = {"copy_bytes": sum(one.memory.nbytes for one in both)}
-        values = {f"values_{name}": count for name, count in self._value_counts.items()}
-        values["value_bytes"] = sum(one.nbytes for one in self._values.values())
-        told |= {"values": len(self._values), **values}
-        return {"copies": len(self._copies), **about, **told}
+        return {
+            **self._counts,
+            "copies": len(self._copies),
+            "copy_bytes": sum(one.memory.nbytes for one in both),
+            "values": len(self._values),
+            "value_bytes": sum(one.nbytes for one in self._values.values()),
+        }
 
     # ------------------------------------------------------------ values
     def keep(
@@ -428,18 +422,18 @@ class Copies:
         A call has returned it, or gets it as an argument; then the parent has stored it. The link knows
         what is kept, so it stays until the link says otherwise, also in other runs.
         """
-        self._value_counts["stored"] += was_stored
+        self._counts["values_stored"] += was_stored
         self._values[key] = _Value(value, nbytes, bool(address))
         if address:
             self._mover.offer(Window(key, address, nbytes, limits.REMOTE_BUFFER_ACCESS_READ))
 
     def find_value(self, key: int) -> Lease | bytes | None:
         found = self._values.get(key)
-        self._value_counts["hits"] += found is not None
+        self._counts["values_hits"] += found is not None
         return None if found is None else found.value
 
     def _drop_value(self, key: int) -> None:
-        self._value_counts["dropped"] += 1
+        self._counts["values_dropped"] += 1
         if self._values.pop(key).is_shown:
             self._mover.withdraw(key)
 
@@ -448,7 +442,15 @@ class Copies:
         self._values.clear()
 
     def _require_here(self, one: CopiedTensor, nbytes: int) -> None:
-        came = self._has_come(one)
+        """Refuse a version that a task reads and that is not here; if the parent has stored it, it is."""
+        known, came = self._copies.get(one.key), None
+        if known is None or known.version < one.reads:
+            came = self._coming.pop((one.key, one.reads), None)
+        if came is not None:
+            if known is not None:
+                self._step("drop", one.key, known)
+            self._copies[one.key] = came
+            self._step("take", one.key, came, one.reads)
         copy = self._of(one.key, nbytes)
         self._require_not_later(copy, one.reads)
         if copy.version != one.reads:
@@ -458,21 +460,7 @@ class Copies:
         if copy.is_fetched:  # which was counted
             copy.is_fetched = False
         else:
-            self._counts["stored" if came else "hits"] += 1
-
-    def _has_come(self, one: CopiedTensor) -> bool:
-        """Make what the parent has stored the copy, if it is the version that a task reads."""
-        copy = self._copies.get(one.key)
-        if copy is not None and copy.version >= one.reads:
-            return False
-        came = self._coming.pop((one.key, one.reads), None)
-        if came is None:
-            return False
-        if copy is not None:
-            self._step("drop", one.key, copy)
-        self._copies[one.key] = came
-        self._step("take", one.key, came, one.reads)
-        return True
+            self._counts["copies_stored" if came else "copies_hits"] += 1
 
     def _of(self, key: int, nbytes: int) -> _Copy:
         """Return a copy whose memory tasks see."""

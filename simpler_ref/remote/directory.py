@@ -308,15 +308,9 @@ class Directory:
 
     def overlapping(self, start: int, nbytes: int) -> list[Held]:
         """Return those that share bytes with a span."""
-        found = []
         at = bisect_left(self._sorted, (start - self._longest,))
-        for i in range(at, len(self._sorted)):
-            first, size, _, held = self._sorted[i]
-            if first >= start + nbytes:
-                break
-            if first + size > start:
-                found.append(held)
-        return found
+        end = bisect_left(self._sorted, (start + nbytes,))
+        return [held for first, size, _, held in self._sorted[at:end] if first + size > start]
 
     # ------------------------------------------------------------ before a submit
     def to_bring_home(self, uses: Iterable[Use], where: int) -> tuple[list[Held], bool]:

@@ -306,7 +306,9 @@ class Part:
         self.place = place
         self.tasks: list[ListTask] = []
         self.named: dict[int, TensorArgType] = {}
-        self.tensors: set[int] = set()
+
+    def tensors(self) -> set[int]:
+        return {*self.named, *(use.tensor for task in self.tasks for use in task.uses)}
 
 
 class _Version(NamedTuple):
@@ -344,7 +346,6 @@ class Cutter:
 
     def _add(self, i: int, task: GraphTask) -> None:
         part = self.parts[i]
-        part.tensors.update(use.tensor for use in task.uses)
         gets = [get for use in task.uses if use.reads for get in self._gets(i, use.tensor)]
         number = self.digests.setdefault(task.digest, len(self.digests))
         part.tasks.append(ListTask(number, task.uses, task.scalars, gets))
@@ -360,7 +361,6 @@ class Cutter:
             version, writer = _Version(None, set()), self._writers.get(tensor)
             if tensor in self._programs and writer is not None:
                 self._name(writer, tensor)
-                self.parts[writer].tensors.add(tensor)
                 version = _Version(ListGet(tensor, writer, 0), {writer})
             self._versions[tensor] = version
         if version.get is None:
@@ -394,7 +394,7 @@ class _Way:
         ]
         """Of each part: its tensors, and what their bytes are behind the address."""
         self.room = {
-            one.place: sum(L.round_up(sizes[tensor], L.HEAP_ALIGN) for tensor in one.tensors)
+            one.place: sum(L.round_up(sizes[tensor], L.HEAP_ALIGN) for tensor in one.tensors())
             for one in parts
         }
         """By endpoint: the bytes that it needs."""
