@@ -360,7 +360,8 @@ class Recovery:
         endpoints.tensors.owed += [use.span for use in uses if use.writes and use.nbytes]
         endpoints.tensors.forget()
         self._again = again
-        orch._forgive()
+        orch._engine.kernels.forgive_all(orch._mem)
+        orch._error = None
         endpoints.replace_lost()
         self._losses = endpoints.losses()
         log.warning("an endpoint was lost: %d tasks run again", len(tasks))

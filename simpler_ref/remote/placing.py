@@ -346,11 +346,6 @@ class PlacingOrchestrator(Orchestrator):
                 failure = endpoints.loss(lost[0], failure)
         return endpoints.tensors.end_run(failure, failed)
 
-    def _forgive(self) -> None:
-        """Forget that tasks have failed, all of which have ended."""
-        self._engine.kernels.forgive_all(self._mem)
-        self._error = None
-
 
 def _address(wire: bytes) -> int:
     return int.from_bytes(wire[:SHAPE_AT], "little")

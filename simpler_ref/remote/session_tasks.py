@@ -152,6 +152,7 @@ class SessionTasks:
             told = messages.Run(raw) if is_bare else messages.RUN.decode(raw)
             if told.run:
                 self.copies.begin(told.run)
+            self.copies.put(told.tensors)
             make = self._call if told.call else self._replay if told.replay else self._task
             self._beside.begin(make(sequence, told))
         except BaseException as error:
@@ -219,7 +220,6 @@ class SessionTasks:
     # ------------------------------------------------------------ one task
     def _task(self, sequence: int, told: messages.Run) -> Work:
         """Return the work that a task is: for a sub worker if there are several, else a run."""
-        self.copies.put(told.tensors)
         read = messages.read_task(told.task)
         tensors = told.tensors or (CopiedTensor(),) * len(read.sizes)
         target = None
@@ -275,21 +275,17 @@ class SessionTasks:
     def _call(self, sequence: int, told: messages.Run) -> CallWork:
         """Return the work that a call is.
 
-        What it says of copies and values holds at once, before anything of it may fail: the link knows
-        what is here once it has sent the call.
+        What it says of values holds before anything of it may fail: the link knows what is here once it
+        has sent the call.
         """
-        call, copies = messages.CALL.decode(told.call), self.copies
-        copies.drop(told.dropped)
-        try:
-            copies.put(told.tensors)
-            values = [self._held(one) for one in call.values]
-            made = CallWork(sequence, told, call, values, self)
-            if (made.form.has_items or call.values) and not self.dispatcher.takes_pickles:
-                raise _refusal("arguments that are pickled: pass numbers and arrays in shared memory")
-            made.task = self._task_of(call)
-        except BaseException:
-            copies.drop([call.items.key])
-            raise
+        call = messages.CALL.decode(told.call)
+        values, items = [self._held(one) for one in call.values], call.items.data
+        if call.items.key:
+            items = self.copies.take_stored(call.items.key).data
+        made = CallWork(sequence, told, call, items, values, self)
+        if (made.form.has_items or call.values) and not self.dispatcher.takes_pickles:
+            raise _refusal("arguments that are pickled: pass numbers and arrays in shared memory")
+        made.task = self._task_of(call)
         return made
 
     def _held(self, piece: messages.Piece) -> Lease | bytes:
@@ -361,7 +357,6 @@ class SessionTasks:
 
     # ------------------------------------------------------------ replays
     def _replay(self, sequence: int, told: messages.Run) -> Work:
-        self.copies.put(told.tensors)
         asked = REPLAY.decode(told.replay)
         part = self.dispatcher.find(asked.digest).part(asked.part, self._inner._life)
         start = partial(self._run_replay, part, asked)
@@ -439,7 +434,7 @@ class SessionTasks:
 
 
 class CallWork(Work):
-    """A call; if its items have come beside its frame, they are a copy of its own, forgotten with it."""
+    """A call, with its items and values."""
 
     task: Task
 
@@ -448,17 +443,14 @@ class CallWork(Work):
         sequence: int,
         told: messages.Run,
         call: messages.Call,
+        items: Any,
         values: Sequence[Lease | bytes],
         tasks: SessionTasks,
     ) -> None:
-        self._arrays = told.tensors
         self._layouts = [read_layout(one.layout) for one in told.tensors]
-        tensors, sizes = told.tensors, [size_of(one) for one in self._layouts]
-        if call.items.key:
-            tensors = [*tensors, CopiedTensor(call.items.key, 1)]
-            sizes.append(call.items.nbytes)
-        super().__init__(sequence, told._replace(dropped=()), tensors, sizes, self._begin)
-        self._items, self._values, self._tasks = call.items, values, tasks
+        sizes = [size_of(one) for one in self._layouts]
+        super().__init__(sequence, told, told.tensors, sizes, self._begin)
+        self._items, self._values, self._tasks = items, values, tasks
         self._words = np.frombuffer(call.words, np.int64).tolist()
         self.form = form_of(self._words)
         codes = [*self.form.inner, *self.form.codes]
@@ -471,18 +463,15 @@ class CallWork(Work):
         stream, kinds = self._tasks.stream_of(), self.told.kinds
         arrays = [
             (view_memory(address, layout[1], layout[0], strides=layout[2]), _tag(one))
-            for one, layout, address in zip(self._arrays, self._layouts, addresses, strict=False)
+            for one, layout, address in zip(self.tensors, self._layouts, addresses, strict=True)
         ]
-        items: Any = self._items.data
-        if self._items.key:
-            items = view_memory(addresses[-1], (self.sizes[-1],), np.dtype(np.uint8)).data
         self._leases = [one if isinstance(one, Lease) else stream.put(one) for one in self._values]
         blocks = (one.offset for one in self._leases)
         words = [
             next(blocks) if kind == _BLOCK else word
             for word, kind in zip(self._words, kinds, strict=True)
         ]
-        return stream.forward(self.task, PackedElsewhere(arrays, words, kinds, items))
+        return stream.forward(self.task, PackedElsewhere(arrays, words, kinds, self._items))
 
     def end_of(self, future: Future) -> messages.Done:
         """Return how it has ended, with what it has returned, raised and written."""
@@ -492,19 +481,13 @@ class CallWork(Work):
         except Exception as error:
             return messages.failure_of(error, self.sequence)
         if outcome.outcome == L.SUCCESS:
-            written = {
-                one.key: size
-                for one, size in zip(self._arrays, self.sizes, strict=False)
-                if one.makes
-            }
+            both = zip(self.tensors, self.sizes, strict=True)
+            written = {one.key: size for one, size in both if one.makes}
             data = self._tasks.copies.data
             outcome = outcome._replace(
                 written=[data(key) if room.takes(size) else b"" for key, size in written.items()]
             )
         return outcome
-
-    def forget(self) -> None:
-        self._tasks.copies.drop([self._items.key])
 
 
 def _tag(one: CopiedTensor) -> int:

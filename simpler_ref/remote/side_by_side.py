@@ -84,9 +84,6 @@ class Work:
             return failure_of(error, self.sequence)
         return Done(self.sequence)
 
-    def forget(self) -> None:
-        """Forget what only it has, once it has ended."""
-
 
 def _are_done(several: Sequence[Promise[None]]) -> bool:
     return all(one.done() for one in several)
@@ -253,7 +250,6 @@ class SideBySide:
         """Note how work has ended, and go on with what waits for it."""
         sequence = one.sequence
         del self._under_way[sequence]
-        one.forget()
         self.note(end)
         self._ends.append(end)
         for other in list(self._under_way.values()):

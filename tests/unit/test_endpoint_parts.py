@@ -170,7 +170,7 @@ BLOCK = L.FETCHED | L.VALUE_BLOCK
 def work(codes, kinds, *, tensors=(), values=()):
     words = [*head_words(5, codes, 0), *range(codes.count(VALUE))]
     call = Call(bytes(32), ANY_SUB_WORKER, np.array(words, np.int64).tobytes())
-    return CallWork(1, Run(b"", kinds=bytes(kinds), tensors=tensors), call, values, None)
+    return CallWork(1, Run(b"", kinds=bytes(kinds), tensors=tensors), call, b"", values, None)
 
 
 def test_a_call_has_as_many_arrays_and_values_as_its_words_say():
