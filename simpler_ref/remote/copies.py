@@ -103,46 +103,23 @@ class CopyEvent(NamedTuple):
 
     before: tuple[CopyState, ...]
     after: CopyState
-    access: int
+    access: int = 0
     """What others may do with its window; 0: there is none."""
-    when: str
 
 
 _GONE, _COMING, _HERE, _CHANGING = CopyState
+_READ, _WRITE = limits.REMOTE_BUFFER_ACCESS_READ, limits.REMOTE_BUFFER_ACCESS_WRITE
 EVENTS = {
-    "open": CopyEvent(
-        (_GONE,),
-        _COMING,
-        limits.REMOTE_BUFFER_ACCESS_WRITE,
-        "the parent begins to store it, and it is not here",
-    ),
-    "put": CopyEvent((_GONE,), _COMING, 0, "it has come in the frame of a task that reads it"),
-    "take": CopyEvent(
-        (_COMING,), _HERE, limits.REMOTE_BUFFER_ACCESS_READ, "a task that reads it begins"
-    ),
-    "make room": CopyEvent(
-        (_GONE,), _CHANGING, 0, "a task that reads or makes it begins, and no version is here"
-    ),
-    "change": CopyEvent(
-        (_HERE, _CHANGING),
-        _CHANGING,
-        0,
-        "a task that makes the next version begins, or that is fetched",
-    ),
-    "keep": CopyEvent(
-        (_CHANGING,),
-        _HERE,
-        limits.REMOTE_BUFFER_ACCESS_READ,
-        "the task has succeeded, or all of it was fetched",
-    ),
-    "drop": CopyEvent(
-        (_COMING, _HERE, _CHANGING),
-        _GONE,
-        0,
-        "the task has failed, nobody names it any more, or another run has begun",
-    ),
+    "open": CopyEvent((_GONE,), _COMING, _WRITE),
+    "put": CopyEvent((_GONE,), _COMING),
+    "take": CopyEvent((_COMING,), _HERE, _READ),
+    "make room": CopyEvent((_GONE,), _CHANGING),
+    "change": CopyEvent((_HERE, _CHANGING), _CHANGING),
+    "keep": CopyEvent((_CHANGING,), _HERE, _READ),
+    "drop": CopyEvent((_COMING, _HERE, _CHANGING), _GONE),
 }
-"""All that can happen to a version, by name. `Copies._step` lets it happen, and nothing else does."""
+"""All that can happen to a version, by name; docs/design/remote.md says when. `Copies._step` lets it
+happen, and nothing else does."""
 _MOST_TOLD = 8
 _COUNTED = (
     *("copies_hits", "copies_stored", "copies_fetched", "copies_dropped"),
@@ -297,7 +274,7 @@ class Copies:
     def show(self, key: int, address: int, nbytes: int) -> None:
         """Let others have a version that a replay has made, until another run begins."""
         self._shown.append(key)
-        self._mover.offer_to_gets(Window(key, address, nbytes, limits.REMOTE_BUFFER_ACCESS_READ))
+        self._mover.offer_to_gets(Window(key, address, nbytes, _READ))
 
     def take_stored(self, key: int) -> Array:
         """Return what the parent has stored under a key, which is no copy."""
@@ -425,7 +402,7 @@ class Copies:
         self._counts["values_stored"] += was_stored
         self._values[key] = _Value(value, nbytes, bool(address))
         if address:
-            self._mover.offer(Window(key, address, nbytes, limits.REMOTE_BUFFER_ACCESS_READ))
+            self._mover.offer(Window(key, address, nbytes, _READ))
 
     def find_value(self, key: int) -> Lease | bytes | None:
         found = self._values.get(key)
