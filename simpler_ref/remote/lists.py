@@ -24,8 +24,7 @@ from __future__ import annotations
 
 import os
 import threading
-from bisect import bisect_right
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, pairwise, zip_longest
@@ -221,9 +220,11 @@ class PlayedPart(Graph):
         self._place = {tensor: i for i, tensor in enumerate(tensors)}
         self.scalars = max((one.bound for task in part.tasks for one in task.scalars), default=0)
         self.gets = [get for task in part.tasks for get in task.gets]
-        shown = {get for other in one.parts for task in other.tasks for get in task.gets}
-        self.shows = sorted((get for get in shown if get.part == number), key=_after)
-        """What others get, in the order in which it is made."""
+        self._shows: defaultdict[int, list[ListGet]] = defaultdict(list)
+        """What others get, by how many tasks have made it."""
+        for get in {get for other in one.parts for task in other.tasks for get in task.gets}:
+            if get.part == number:
+                self._shows[get.after].append(get)
         firsts = [
             i for i, task in enumerate(part.tasks) if not i or task.gets or not i % MOST_PLAYED
         ]
@@ -292,20 +293,11 @@ class PlayedPart(Graph):
 
     def shown_after(self, start: int, end: int) -> Sequence[ListGet]:
         """Return what others get of what tasks have made, from one on up to so many."""
-        return self.shows[_until(self.shows, start) : _until(self.shows, end)]
+        return [one for after in range(start + 1, end + 1) for one in self._shows[after]]
 
     def span(self, addresses: Sequence[int], tensor: int) -> tuple[int, int]:
         i = self._place[tensor]
         return addresses[i], self.sizes[i]
-
-
-def _after(one: ListGet) -> int:
-    return one.after
-
-
-def _until(several: Sequence[ListGet], end: int) -> int:
-    """Return how many are there after so many tasks."""
-    return bisect_right(several, end, key=_after)
 
 
 class PlayedList:
@@ -444,11 +436,9 @@ class Replaying:
 
         try:
             self._mover.get_all(address, spans, here, self._ended)
-        except TransferError as error:
-            self._why = self._why or (error if error.refused else SourceLost(str(error)))
-            self._tell()
         except BaseException as error:
-            self._why = self._why or error
+            is_loss = isinstance(error, TransferError) and not error.refused
+            self._why = self._why or (SourceLost(str(error)) if is_loss else error)
             self._tell()
 
     def _tell(self) -> None:
