@@ -206,9 +206,7 @@ class TaskReader:
         """Return a message with what the session is told of copies, of which some travel in the frame."""
         movers, short = self._movers, missing.short
         tensors = [
-            CopiedTensor(
-                key, reads, makes, mover_of(movers, source), layout, short.pop(key, b"")
-            )
+            CopiedTensor(key, reads, makes, mover_of(movers, source), layout, short.pop(key, b""))
             for (key, reads, makes, source), layout in zip(plan.tensors, layouts, strict=True)
         ]
         return message._replace(run=plan.run, tensors=tensors, dropped=plan.dropped)
@@ -285,9 +283,7 @@ class LinkTasks:
             task.reader.drop(task)
 
     # ------------------------------------------------------------ ahead of time
-    def _send_until_answered(
-        self, kind: Reader, args: type[ReceivedArgs], sequence: int
-    ) -> None:
+    def _send_until_answered(self, kind: Reader, args: type[ReceivedArgs], sequence: int) -> None:
         """Send the tasks that come, until the answer to a frame is here, or there is no room."""
         frames = self._frames
         place = self._send_ahead(kind, args)
@@ -604,7 +600,7 @@ class CallTasks(TaskReader):
         return piece
 
     def behind(self, task: LinkTask) -> None:
-        """Note which values the session has from now on; it forgets others, and those for the call alone."""
+        """Note which values the session has now; it forgets others, and those for the call alone."""
         for key, value in task.missing.values.items():
             self.values.add(key, *value)
         self.tell_to_forget([*task.missing.passing, *self.values.take_dropped()])

@@ -764,7 +764,6 @@ class Mover:
         self._router.send_multipart(parts)
 
 
-
 def _refuse_to_answer(_key: int, _question: bytes) -> bytes:
     raise Refusal("no request of this kind is answered here")
 

@@ -486,7 +486,7 @@ class RemoteStream(Stream):
         return chosen
 
     def _uses_of(self, wires: Sequence[bytes]) -> list[Use]:
-        """Return what a call does with its arrays; `TypeError` if one cannot be described in a message."""
+        """Return what a call does with its arrays; `TypeError`: a message cannot describe one."""
         layouts = self._engine.layouts
         if layouts.epoch != self._epoch or len(self._spans) > _MOST_KNOWN:
             self._spans.clear()

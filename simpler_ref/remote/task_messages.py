@@ -41,7 +41,7 @@ from . import fields, tasks
 from .copies import MOST_DROPPED, CopiedTensors
 from .frames import ControlName
 from .limits import MAX_SCALARS, MAX_STRING_BYTES, MAX_TENSORS, MOST_IN_FRAME, MOST_INLINE_KEPT
-from .tasks import as_bytes, layout_of, layout_text, read_layout
+from .tasks import as_bytes, layout_of, read_layout
 
 MOST_BEFORE = 64
 """Tasks that one may wait for, and that a session has at once: the entries of a link's mailbox."""

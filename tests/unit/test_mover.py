@@ -223,7 +223,7 @@ def test_what_is_written_with_a_question_comes_into_the_window_that_the_answer_n
         here.store_all(there.address, [Span(5, source, source.nbytes, question=question)])
     assert np.array_equal(memory, source) and asked == [(5, b"here")] * 3 + [(5, b"room")] * 3
     for _ in range(2):
-        with pytest.raises(MemoryError, match="^all of it is taken$"):
+        with pytest.raises(MemoryError, match=r"^all of it is taken$"):
             here.store_all(there.address, [Span(5, source, source.nbytes, question=b"no room")])
     here.store_all(there.address, [Span(keys[b"room"], source[1:], 9)])
     assert np.array_equal(memory[:9], source[1:10]) and here.counters()["lines"] == 1

@@ -17,7 +17,6 @@ from simpler_ref.remote.task_messages import RUN, Run
 from simpler_ref.remote.tasks import layout_text, read_layout
 from simpler_ref.remote_l3_protocol import RemoteAddressSpace, RemoteTensorDesc, RemoteTensorSidecar
 from simpler_ref.task_interface import CallConfig, ContinuousTensor, DataType
-
 from tests.endpoints import store
 
 from .test_frame import blob, refuse, written_as
