@@ -411,9 +411,10 @@ class Channel:
                 got = decode(self._receive(ended))
             except Refusal as error:
                 raise Lost(f"its answer cannot be read: {error}") from None
-            kind = {Kind.REFUSED: Refusal, Kind.NO_ROOM: NoRoom}.get(got.kind)
-            if kind and (got.transfer in transfers or not got.transfer):
-                raise kind(self._second_part().decode(errors="replace"))
+            is_refused = got.kind in (Kind.REFUSED, Kind.NO_ROOM)
+            if is_refused and (got.transfer in transfers or not got.transfer):
+                why = self._second_part().decode(errors="replace")
+                raise NoRoom(why) if got.kind == Kind.NO_ROOM else Refusal(why)
             if got.transfer in transfers:
                 return got
             self._drop()  # of a transfer before, which was refused

@@ -279,7 +279,8 @@ class SessionTasks:
         has sent the call.
         """
         call = messages.CALL.decode(told.call)
-        values, items = [self._held(one) for one in call.values], call.items.data
+        values = [self._held(one) for one in call.values]
+        items: Any = call.items.data
         if call.items.key:
             items = self.copies.take_stored(call.items.key).data
         made = CallWork(sequence, told, call, items, values, self)
