@@ -511,7 +511,7 @@ class _Orchestrator(Orchestrator):
     """An Orchestrator beside which nothing moves by itself."""
 
     def _until_idle(self, between: Callable[[], None] | None = None) -> None:
-        if self._is_busy():
+        if self._view.ended < self._view.pushed - self._pushed_before:
             raise RuntimeError(
                 "drain would wait for ever: in a Stepper tasks move only when you move them; call its "
                 "finish_tasks, or wire, dispatch, serve and collect"

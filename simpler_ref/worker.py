@@ -26,7 +26,6 @@ from typing import (
     Concatenate,
     NoReturn,
     ParamSpec,
-    TypeVar,
     cast,
     get_type_hints,
 )
@@ -78,7 +77,6 @@ __getattr__ = lazy.names_from(
     {".remote.memory": "RemoteTaskArgs RemoteTensorRef", ".trace.graphs": "TaskGraph"},
 )
 
-G = TypeVar("G")
 P = ParamSpec("P")
 
 
@@ -319,15 +317,11 @@ class Worker(CallMethods, RemoteMethods):
         return RemoteStream(self._life, session, self.register, self._add_callable)
 
     def _start_as_child(self) -> None:
-        """Start inside the parent's worker that runs this Worker; again after `_stop_as_child`."""
+        """Start inside the parent's worker that runs this Worker; again after `close_as_child`."""
         if self._life.session is None:
             self._life.closed = False
             self._open()
         self.start()
-
-    def _stop_as_child(self) -> None:
-        """Undo `_start_as_child`."""
-        self._life.close_as_child()
 
     def start(self) -> None:
         """Fork the workers now instead of at the first run; a second call does nothing.
@@ -734,7 +728,7 @@ class Worker(CallMethods, RemoteMethods):
 
             how = {"write": StepRecorder, "make": partial(PlacedGraph, self._add_callable)}
         function, knobs = self._require_function("record", orch_fn, config)
-        return self._listen(
+        return self._life.alone(
             lambda session: record(self._life, session, function, args, knobs, **how)
         )
 
@@ -760,17 +754,7 @@ class Worker(CallMethods, RemoteMethods):
         function, knobs = self._require_function("graph", orch_fn, config)
         from .orch.dry import graph_of
 
-        return self._listen(lambda session: graph_of(session, function, args, knobs))
-
-    def _listen(self, listen: Callable[[Session], G]) -> G:
-        """Return what is made of the tasks that a function submits, of which none runs."""
-
-        def act(session: Session) -> G:
-            made = listen(session)
-            session.require_own_process()  # refuses a process that the function forked
-            return made
-
-        return self._life.alone(act)
+        return self._life.alone(lambda session: graph_of(session, function, args, knobs))
 
     def _require_function(
         self, what: str, orch_fn: OrchFunction | CallableHandle, config: CallConfig | None

@@ -73,7 +73,7 @@ class Installer(Protocol):
     def install_everywhere(self, one: Registered) -> None:
         """Install a callable in every worker that takes it, or in none."""
 
-    def remove_everywhere(self, one: Registered) -> ControlError | None:
+    def remove(self, one: Registered) -> ControlError | None:
         """Have all of them forget it; return the first refusal."""
 
 
@@ -285,7 +285,7 @@ class Registry:
                 del self._used[one.index], self._installed[one.digest]
                 if installer is None:
                     continue
-                error = installer.remove_everywhere(one)
+                error = installer.remove(one)
                 if error is not None:
                     self._unconfirmed[one.digest] = _REMOVED
                     first = first or error

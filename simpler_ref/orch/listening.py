@@ -230,6 +230,7 @@ def listen(
         orch = ListeningOrchestrator(session, listener)
         try:
             orch_fn(orch, args if given is None else given, config)
+            session.require_own_process()  # refuses a process that the function forked
         finally:
             orch._close()
     finally:

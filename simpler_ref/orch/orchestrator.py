@@ -58,7 +58,6 @@ Handles = dict[CallableHandle, int]
 
 
 def orchestrator_of(session: Session) -> Orchestrator:
-    """Return the Orchestrator of a Worker's runs."""
     assert isinstance(session.orch, Orchestrator)
     return session.orch
 
@@ -345,7 +344,6 @@ class Orchestrator:
         return self._submit_many(base | self._config_word(config), L.NEXT_LEVEL, batch)
 
     def _submit_many(self, word: int, pool: int, batch: Batch) -> Array:
-        """Submit the tasks of a batch; return the addresses of their tensors."""
         handle, pools = self._handle, self._pools
         is_placed = pools.is_elsewhere(handle)
         for one in np.unique(batch.workers) if is_placed else ():
@@ -408,7 +406,11 @@ class Orchestrator:
             if args._doubts is not None:
                 args._doubts.settle()
                 if args._doubts.is_remote and not self._pools.is_elsewhere(handle):
-                    raise _unreached(handle, args)
+                    i = [isinstance(wire, W.RemoteWire) for wire in args._tensors].index(True)
+                    raise ValueError(
+                        f"tensor {i} is in an endpoint's memory, which the workers of this machine do not "
+                        f"see, and {handle!r} is for those: copy it with Worker.remote_copy_from"
+                    )
                 if args._doubts.has_layouts:
                     described.append(args._tensors)
         if described:
@@ -443,7 +445,7 @@ class Orchestrator:
         if args is not None and not isinstance(args, TaskArgs):
             return TypeError(f"args must be a TaskArgs or None, got {type(args).__name__}")
         if self._thread == -1:
-            return self._closed()
+            return self._wrong_thread()
         if handle in live:
             return TypeError("these TaskArgs are those of a running task; build new ones")
         return self._session.explain(handle, pool)
@@ -528,15 +530,12 @@ class Orchestrator:
         if get_ident() != self._thread:
             raise self._wrong_thread()
 
-    def _closed(self) -> RuntimeError:
-        return RuntimeError(
-            "this Orchestrator's run has ended: submit, alloc and scopes work only while the "
-            "orchestration function given to Worker.run is running"
-        )
-
     def _wrong_thread(self) -> RuntimeError:
         if self._thread == -1:
-            return self._closed()
+            return RuntimeError(
+                "this Orchestrator's run has ended: submit, alloc and scopes work only while the "
+                "orchestration function given to Worker.run is running"
+            )
         return RuntimeError(
             f"the Orchestrator belongs to the thread that called Worker.run ({self._thread}); it "
             f"was used on thread {get_ident()}"
@@ -636,19 +635,13 @@ class Orchestrator:
         while kernels.help_scheduler(self._mem, -1, tasks, -1, PARK_NS) != L.OK:
             self._session.look()  # between slices Python sees signals
 
-    def _is_busy(self) -> bool:
-        return self._view.ended < self._view.pushed - self._pushed_before
-
     def live_tasks(self) -> int:
         """Return the tasks that are not reclaimed yet, buffers from `alloc` included."""
         return self._view.live
 
     # ------------------------------------------------------------ waiting for room
     def _retry(self, code: int, attempt: Callable[[], int], wire: Callable[[], bytes]) -> int:
-        """Turn a refusal into an exception, or help the Scheduler until there is room.
-
-        `wire` returns the arguments of what was refused last.
-        """
+        """Turn a refusal into an exception, or help the Scheduler until there is room."""
         code = self._wait_for_room(code, attempt, wire)
         if code >= 0:
             return code
@@ -697,7 +690,6 @@ class Orchestrator:
         return code
 
     def _progress(self) -> tuple[int, int]:
-        """Return what changes whenever a task finishes or is reclaimed."""
         view = self._view
         return view.next_task_id - view.live, view.ended
 
@@ -833,14 +825,6 @@ def _submit_visible(
     return submit(mem, word, counts, *rest)
 
 
-def _unreached(handle: CallableHandle, args: TaskArgs) -> ValueError:
-    i = next(i for i, wire in enumerate(args._tensors) if isinstance(wire, W.RemoteWire))
-    return ValueError(
-        f"tensor {i} is in an endpoint's memory, which the workers of this machine do not see, and "
-        f"{handle!r} is for those: copy it with Worker.remote_copy_from"
-    )
-
-
 def asked_for(wire: bytes, counts: int) -> bytes:
     """Return the tensors of some arguments, and as many bytes as the scalars have in a mailbox."""
     tensors = W.tensors_of(wire, counts)
@@ -848,7 +832,6 @@ def asked_for(wire: bytes, counts: int) -> bytes:
 
 
 def number_layouts(wires: list[bytes], layouts: Layouts) -> None:
-    """Write the numbers of layouts into tensors."""
     for i, wire in enumerate(wires):
         if isinstance(wire, W.DescribedWire):
             wires[i] = wire.numbered(layouts.number(*wire.layout))

@@ -141,7 +141,6 @@ class SubWorker(WorkerKind):
         """What runs calls, which have a protocol of their own."""
 
     def start(self, mailbox: MailboxView) -> None:
-        """Remember its mailboxes, and do what comes first in each worker."""
         self._mailbox = mailbox
         self._guard = Guard(mailbox) if self._check else None
         if self._initializer is not None:
@@ -170,7 +169,6 @@ class SubWorker(WorkerKind):
         return leaf
 
     def address(self, installed: Any) -> int:
-        """Return the address of a compiled leaf, BY_KEY for calls, else 0."""
         if isinstance(installed, CompiledCallable):
             return 0 if self._check else installed.address
         return L.BY_KEY if _takes_calls(installed) else 0
@@ -194,11 +192,9 @@ class CustomWorker(WorkerKind):
         self.run = target.run  # type: ignore[method-assign]
 
     def start(self, mailbox: MailboxView) -> None:
-        """Call the object's `start`, if it has one."""
         getattr(self._target, "start", lambda: None)()
 
     def stop(self) -> None:
-        """Call the object's `stop`, if it has one."""
         getattr(self._target, "stop", lambda: None)()
 
 
@@ -215,29 +211,23 @@ class NestedWorker(WorkerKind):
         self._mailbox: MailboxView
 
     def prepare(self) -> None:
-        """Start the tree below."""
         self.inner._start_as_child()
 
     def abandon(self) -> None:
-        """Stop the tree below."""
         self.stop()
 
     def start(self, mailbox: MailboxView) -> None:
-        """Start the tree below, unless it runs."""
         self._mailbox = mailbox
-        self.inner._start_as_child()
+        self.prepare()  # unless it runs
 
     def stop(self) -> None:
-        """Stop the tree below."""
-        self.inner._stop_as_child()
+        self.inner._life.close_as_child()
 
     def run(self, callable: Any, view: ReceivedArgs, config: CallConfig) -> Any:
-        """Run an orchestration function, with an Orchestrator of the inner Worker."""
         timing = self.inner.run(callable, view, config)
         self._mailbox.add_device_time(timing.device_wall_ns)
 
     def trace(self, request: bytes) -> bytes:
-        """Begin a trace of the inner Worker, or end it."""
         asked = json.loads(request)
         if "file" in asked:
             tracing = self.inner.trace(asked["file"], detail=asked["detail"])
@@ -249,8 +239,7 @@ class NestedWorker(WorkerKind):
         return b"{}"
 
 
-def _takes_calls(installed: Any) -> bool:
-    """Say whether it is the one callable of a stream of calls."""
+def _takes_calls(installed: Any) -> bool:  # the one callable of a stream of calls
     return hasattr(installed, "inside_for")
 
 

@@ -56,6 +56,7 @@ IN_TASK = (
     "a task cannot wait for the tasks of its Worker, nor run or close it: make calls, which run in the "
     "task's place, or return what is to be done next, and submit it in the program"
 )
+IS_CLOSED = "this Worker is closed; make a new one"
 NO_WAIT = 3
 """How many signals it takes until `Life.close` waits for no more calls."""
 _OF_THIS_PROCESS = frozenset(
@@ -67,38 +68,8 @@ class Life:
     """What is true of a Worker at this moment, and what may be done with it then.
 
     A parent takes care of its child Workers: it starts them in the worker that runs each, which is
-    another process unless its workers are threads.
-
-    Attributes
-    ----------
-    next_level, subs : list[WorkerKind]
-        The pools: its workers before they are made.
-    session : Session | None
-        What the Worker owns while it is open.
-    entered : Any
-        In a with block, what opens the Worker when it is first used; None outside.
-    closed : bool
-        It was closed, and is not opened again unless by a parent.
-    running : bool
-        A run, or a recording, is in progress.
-    endpoints : RemoteWorkers
-        Its workers on other machines.
-    stream : Any
-        The stream of calls, None until there is a call.
-    streaming : bool
-        The stream is open: calls may be alive.
-    needs_start : bool
-        The next run starts all workers.
-    parent_level : int
-        Level of the Worker it is a child of; 0 if it is no child.
-    placement : Placement | None
-        The cores that a parent has given to it.
-    workers_before : int | None
-        Of a session on its parent's machine: how many workers of other endpoints get a core before.
-    lock : threading.RLock
-        Taken to change any of these.
-    turnstile : threading.RLock
-        Runs, and the first of the calls after one, begin in the order in which they get it.
+    another process unless its workers are threads. Who changes what it has takes its `lock`; runs, and
+    the first of the calls after one, begin in the order in which they get its `turnstile`.
     """
 
     def __init__(
@@ -114,23 +85,24 @@ class Life:
             SubWorker(initializer, options.check) for _ in range(options.num_sub_workers)
         ]
         self._begin()
-        self.closed = False
-        self.running = False
+        self.closed = False  # for good, unless a parent opens it again
+        self.running = False  # a run or a recording
         self.endpoints = RemoteWorkers()
         self.traced_by: Any = None
         """A weak reference to the `Tracing` in whose block a trace is taken."""
-        self.streaming = False
-        self.needs_start = True
-        self.parent_level = 0
-        self.placement: Placement | None = None
+        self.streaming = False  # the stream is open: calls may be alive
+        self.needs_start = True  # the next run starts all workers
+        self.parent_level = 0  # of the Worker it is a child of
+        self.placement: Placement | None = None  # the cores that a parent has given to it
         self.workers_before: int | None = None
+        """Of a session on its parent's machine: how many workers of other endpoints get a core before."""
         self._away_from = 0
 
     def _begin(self) -> None:
         """Make what only this process has."""
         self._make_locks()
         self.session: Session | None = None
-        self.stream: Any = None
+        self.stream: Any = None  # until there is a call
         self.entered: weakref.ref[Any] | None = None
         """The Worker, in whose with block the program is."""
         self._new_method()
@@ -153,11 +125,9 @@ class Life:
     # ------------------------------------------------------------ its workers, before they are made
     @property
     def kinds(self) -> Sequence[WorkerKind]:
-        """All workers: the next-level ones first, then the sub workers."""
         return (*self.next_level, *self.subs)
 
     def add_custom(self, worker: Any, *, is_sub: bool = False) -> None:
-        """Add a user's own worker to the next-level pool, or to the other one."""
         self.require_before_init("adding a worker")
         if self.options.level == 2:
             raise RuntimeError("a level 2 Worker is one chip: nothing can be added to it")
@@ -189,7 +159,6 @@ class Life:
         return sum(kind.comes_last for kind in self.next_level)
 
     def nested(self) -> Iterator[Life]:
-        """Yield the Workers one level down."""
         for kind in self.next_level:
             if isinstance(kind, NestedWorker):
                 yield kind.inner._life
@@ -199,7 +168,6 @@ class Life:
         return self._links() > 0 or any(one._has_endpoints() for one in self.nested())
 
     def _threads(self) -> int:
-        """Return the number of workers at all levels below."""
         below = sum(inner._threads() for inner in self.nested())
         return sum(not kind.is_vacant for kind in self.kinds) + below
 
@@ -245,7 +213,6 @@ class Life:
 
     # ------------------------------------------------------------ what it allows
     def live(self) -> Session:
-        """Return the session; refuse a Worker that is not open, or another process's."""
         session = self.session
         if session is None or self.closed:
             session = self._open_on_demand()
@@ -271,16 +238,14 @@ class Life:
                 "closes it: use that one"
             )
         if self.closed:
-            return "this Worker is closed; make a new one"
+            return IS_CLOSED
         return "this Worker is not initialized: call init() first, or use it in a with block"
 
     def require_not_closed(self) -> None:
-        """Refuse a Worker that is closed."""
         if self.closed:
-            raise RuntimeError("this Worker is closed; make a new one")
+            raise RuntimeError(IS_CLOSED)
 
     def require_before_init(self, what: str) -> None:
-        """Refuse what must come before `init`."""
         self.require_not_closed()
         if self.session is not None:
             raise RuntimeError(f"{what} must come before init")
@@ -332,7 +297,6 @@ class Life:
             raise RuntimeError(IN_TASK)
 
     def is_in_own_run(self) -> bool:
-        """Say whether this thread is that of a run."""
         return self.running and self._runner == threading.get_ident()
 
     def refuse_in_own_run(self) -> None:
@@ -359,7 +323,6 @@ class Life:
                     pass
 
     def finish_stream(self) -> None:
-        """Wait until all calls have ended."""
         if (stream := self.stream) is not None:
             stream.finish()
 
@@ -580,19 +543,14 @@ class Life:
         whole = os.path.abspath(path)
         session.recorder.begin(whole, detail)
         session.child_traces.open(whole, detail)
-        self.take_entries(session)
+        session.orch._take_entries()
         if session.manager is not None:
             session.child_traces.begin(session.manager)
 
     def end_trace(self, session: Session) -> None:
-        """End the trace, and those of the Workers below."""
         if session.manager is not None:
             session.child_traces.end(session.manager)
         session.recorder.end()
-        self.take_entries(session)
-
-    def take_entries(self, session: Session) -> None:
-        """Let those who submit use entries that note lines, or no longer."""
         session.orch._take_entries()
 
     # ------------------------------------------------------------ what it does, for people
@@ -617,13 +575,7 @@ OTHERS_S = 0.001
 
 
 class MemoryUsers:
-    """The tasks that may use memory which the program has dropped.
-
-    Attributes
-    ----------
-    patience_s : float
-        How long to wait for room.
-    """
+    """The tasks that may use memory which the program has dropped; see `engine.shared_arrays.Users`."""
 
     def __init__(self, life: Life, engine: Engine) -> None:
         self._life, self._view = life, engine.view
@@ -632,7 +584,6 @@ class MemoryUsers:
 
     @property
     def submitted(self) -> int:
-        """How many tasks were ever submitted."""
         return self._view.ever_submitted
 
     def unended(self) -> Sequence[int] | None:
@@ -663,13 +614,7 @@ class MemoryUsers:
 
 
 class Tracing:
-    """What ``Worker.trace`` returns: a trace is taken in its with block, into `path`.
-
-    Attributes
-    ----------
-    path : str
-        The file.
-    """
+    """What ``Worker.trace`` returns: a trace is taken in its with block, into `path`."""
 
     def __init__(self, life: Life, path: Any, detail: str) -> None:
         self._life = life

@@ -52,7 +52,6 @@ log = logging.getLogger("simpler_ref")
 
 
 def worker_name(kinds: Sequence[WorkerKind], worker: int) -> str:
-    """Return a worker's name: its kind, and its index among those of its kind."""
     kind = kinds[worker]
     mates = [i for i, other in enumerate(kinds) if other.label == kind.label]
     return f"{kind.label} {mates.index(worker)}{kind.suffix}"
@@ -115,15 +114,12 @@ class WorkerManager:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all workers are at work, as far as is known."""
         return not (self.lost or self.silent or self.dead or self.starting)
 
     def is_my_thread(self) -> bool:
-        """Say whether this thread is one of the workers."""
         return threading.current_thread() in self._threads.values()
 
     def name(self, worker: int) -> str:
-        """Return a worker's name for messages: its kind, its index in its pool, its process."""
         pid = f" (pid {self.pids[worker]})" if worker in self.pids else ""
         return worker_name(self.kinds, worker) + pid
 
@@ -132,18 +128,12 @@ class WorkerManager:
         """Make all workers from the present state of this process; return those that are ready.
 
         After an exception, `stop` cleans up. `again`: there were some before, of which those may stay
-        lost that a Worker can do without.
-
-        Raises
-        ------
-        WorkerStartError
-            A worker ended, or did not report within the start timeout.
+        lost that a Worker can do without. WorkerStartError: one ended, or was silent for too long.
         """
         self._get_ready(snapshot)
         return self._bring_up(self.present(), again)
 
     def present(self) -> list[int]:
-        """Return the workers that there are, or should be: all places that are not vacant."""
         return [worker for worker, kind in enumerate(self.kinds) if not kind.is_vacant]
 
     def join(self, worker: int) -> None:
@@ -172,7 +162,6 @@ class WorkerManager:
         return sorted(worker for worker in gone if self.kinds[worker].may_be_made())
 
     def dead_after(self, limit_s: float) -> list[int]:
-        """Return the workers that are dead; if none is, wait so long for one."""
         self._wait_for_news(lambda: bool(self.dead) or self.lost, limit_s)
         with self._known:
             return sorted(self.dead)
@@ -264,7 +253,7 @@ class WorkerManager:
         return True
 
     def _why(self, worker: int) -> str:
-        message, trace = read_error(*self._mailbox(worker).report())
+        message, trace = read_error(*MailboxView(self._engine, worker).report())
         if self.lost:
             return "the process that forks the workers has ended; it says on stderr why"
         if message:
@@ -272,9 +261,6 @@ class WorkerManager:
         if worker in self.dead:
             return describe_status(self.dead[worker])
         return f"silent for {self._start_timeout_s} s"
-
-    def _mailbox(self, worker: int) -> MailboxView:
-        return MailboxView(self._engine, worker)
 
     def _wait_ready(self, worker: int, deadline_ns: int) -> int:
         """Wait in slices, between which Python handles signals."""
@@ -319,23 +305,23 @@ class WorkerManager:
     ) -> int:
         """Have a worker carry out a control request between two tasks, and return its result.
 
-        It may take `timeout_s`, None: as long as the Worker's options say, a running task included.
-
-        Raises
-        ------
-        ControlError
-            The worker refused, its traceback is the cause; or it is being stopped.
-        ControlTimeoutError
-            Its task was not done in time; or it did not answer in time, and was killed.
-        WorkerLostError
-            It is dead, or died meanwhile; a `LostBeforeError` if it had not begun the request.
+        It may take `timeout_s`, None: as long as the Worker's options say, a running task included; one
+        that does not answer in time is killed, and a ControlTimeoutError raised. ControlError: it refused,
+        or is being stopped. WorkerLostError: it is dead; a `LostBeforeError` if it had not begun.
         """
         mem, kernels = self._engine.mem, self._engine.kernels
         timeout_s = self._control_timeout_s if timeout_s is None else timeout_s
         deadline = time.monotonic_ns() + int(timeout_s * 1e9)
         asked = False
         with self._control[worker]:
-            self._require_listening(worker)
+            if worker in self.dead:
+                raise self._lost(worker)
+            if worker in self.silent and not self._heard_again(worker):
+                raise ControlTimeoutError(
+                    f"{self.name(worker)} has not answered an earlier control request yet"
+                )
+            if self._refusing:
+                raise ControlError(f"{self.name(worker)} is being stopped")
             if worker in self.starting and self._wait_ready(worker, deadline) != L.OK:
                 raise self._lost(worker)
             try:
@@ -348,11 +334,11 @@ class WorkerManager:
                         else:
                             answer = kernels.claim_mailbox(mem, worker, slice_ns)
                             if answer == L.OK:
-                                self._mailbox(worker).put_request(command, args, name, digest)
+                                MailboxView(self._engine, worker).put_request(command, args, name, digest)
                                 asked = True
                                 answer = kernels.request_control(mem, worker, slice_ns)
                         if answer == L.ILLEGAL:
-                            raise self._lost(worker, asked and self._mailbox(worker).has_begun)
+                            raise self._lost(worker, asked and MailboxView(self._engine, worker).has_begun)
                         if answer not in (L.TIMED_OUT, L.INTERRUPTED):
                             result = self._read_answer(worker, answer)
                             self._settle(worker)
@@ -366,13 +352,7 @@ class WorkerManager:
     def exchange(
         self, worker: int, command: int, request: bytes, timeout_s: float | None = None
     ) -> bytes:
-        """Have a worker carry out a request that is bytes, and return the bytes that it answers.
-
-        Raises
-        ------
-        ControlError, WorkerLostError
-            See `control`.
-        """
+        """Have a worker carry out a request that is bytes, and return its answer; see `control`."""
         with staged(request) as name:
             size = self.control(worker, command, (len(request),), name=name, timeout_s=timeout_s)
             return read_staged(name, size)
@@ -381,15 +361,8 @@ class WorkerManager:
     def install_everywhere(self, one: Registered) -> None:
         """Have every live worker that takes such callables install one.
 
-        One that dies before it is asked needs none: its successor gets all that is registered.
-
-        Raises
-        ------
-        CallableError
-            REGISTER_PARTIAL_FAILURE: a worker could not install it, the others have forgotten it;
-            REGISTER_CLEANUP_UNCERTAIN: one may not have.
-        TypeError
-            It cannot be serialised.
+        One that dies before it is asked needs none: its successor gets all that is registered. If one
+        cannot, the others forget it; REGISTER_CLEANUP_UNCERTAIN: one may not have.
         """
         done: list[int] = []
         try:
@@ -403,7 +376,7 @@ class WorkerManager:
             for worker in done:
                 self._commit(one, worker)
         except BaseException as error:
-            refused = self._remove_callable(one, done)
+            refused = self.remove(one, done)
             if refused is not None:
                 raise CallableError(
                     "REGISTER_CLEANUP_UNCERTAIN",
@@ -416,7 +389,6 @@ class WorkerManager:
             raise
 
     def install(self, one: Registered, worker: int) -> None:
-        """Have one running worker install a callable."""
         self._prepare_callable(one, worker)
         self._commit(one, worker)
 
@@ -435,14 +407,11 @@ class WorkerManager:
         with staging as name:
             self.control(worker, command, (size,), name=name, digest=one.digest)
 
-    def remove_everywhere(self, one: Registered) -> ControlError | None:
-        """Have every live worker forget a callable; return the first refusal."""
-        return self._remove_callable(one, self.targets(one.namespace))
-
-    def _remove_callable(self, one: Registered, workers: Iterable[int]) -> ControlError | None:
+    def remove(self, one: Registered, workers: Iterable[int] | None = None) -> ControlError | None:
+        """Have workers, None: every live one, forget a callable; return the first refusal."""
         _, command = one.commands
         first = None
-        for worker in workers:
+        for worker in self.targets(one.namespace) if workers is None else workers:
             try:
                 with suppress(WorkerLostError):  # its callables are gone with it
                     self.control(worker, command, digest=one.digest)
@@ -451,17 +420,6 @@ class WorkerManager:
         return first
 
     # ------------------------------------------------------------ how a request ends
-    def _require_listening(self, worker: int) -> None:
-        """Refuse requests to a worker that is dead, silent or about to be stopped."""
-        if worker in self.dead:
-            raise self._lost(worker)
-        if worker in self.silent and not self._heard_again(worker):
-            raise ControlTimeoutError(
-                f"{self.name(worker)} has not answered an earlier control request yet"
-            )
-        if self._refusing:
-            raise ControlError(f"{self.name(worker)} is being stopped")
-
     def _wait_for_answer(self, worker: int, deadline_ns: int) -> None:
         """Wait for the answer to an interrupted request; a second Ctrl-C ends that, too."""
         mem, kernels = self._engine.mem, self._engine.kernels
@@ -473,7 +431,7 @@ class WorkerManager:
                 self._settle(worker)
 
     def _unanswered(self, worker: int) -> bool:
-        requested = self._mailbox(worker).state == L.CONTROL_REQUEST
+        requested = MailboxView(self._engine, worker).state == L.CONTROL_REQUEST
         return requested and worker not in self.dead and worker not in self.silent
 
     def _settle(self, worker: int) -> None:
@@ -498,7 +456,7 @@ class WorkerManager:
                 self._heard_again(worker)
 
     def _heard_again(self, worker: int) -> bool:
-        if self._mailbox(worker).state != L.CONTROL_DONE:
+        if MailboxView(self._engine, worker).state != L.CONTROL_DONE:
             return False
         self._rescind(worker)
         self.silent.discard(worker)
@@ -507,7 +465,7 @@ class WorkerManager:
         return True
 
     def _read_answer(self, worker: int, error: int) -> int:
-        mailbox = self._mailbox(worker)
+        mailbox = MailboxView(self._engine, worker)
         if error:
             message, trace = read_error(*mailbox.report())
             raise ControlError(f"{self.name(worker)}: {message}", remote_traceback=trace)
@@ -528,7 +486,6 @@ class WorkerManager:
         )
 
     def _late(self, worker: int, timeout_s: float, asked: bool) -> ControlTimeoutError:
-        """Return the error for a request whose time is up."""
         if not asked:
             return ControlTimeoutError(
                 f"{self.name(worker)} was busy with a task for {timeout_s} s: the request was not "
@@ -563,7 +520,7 @@ class WorkerManager:
     def kill_busy(self, workers: Iterable[int] | None = None) -> None:
         """Kill every worker that has a task, or those of some; the Scheduler will fail those tasks."""
         for worker in range(len(self.kinds)) if workers is None else workers:
-            if self._mailbox(worker).given:
+            if MailboxView(self._engine, worker).given:
                 self._terminate(worker)
 
     def rescind_idle(self) -> None:
@@ -571,9 +528,6 @@ class WorkerManager:
         for worker in range(len(self.kinds)):
             if worker not in self.silent:
                 self._rescind(worker)
-
-    def _rescind(self, worker: int) -> None:
-        """Undo a termination that came too late."""
 
     def stop(self) -> None:
         """Stop the workers; those that do not stop in time are killed, if they can be.
@@ -597,27 +551,26 @@ class WorkerManager:
     # ------------------------------------------------------------ provided by each mode
     def _get_ready(self, snapshot: Snapshot) -> None:
         """Prepare for making workers with the callables of `snapshot`."""
-        raise NotImplementedError
 
     def _launch(self, worker: int) -> None:
         """Begin to make a worker."""
-        raise NotImplementedError
 
     def _wait_for_birth(self, worker: int) -> bool:
         """Wait for the pid of a worker that is ready; say whether it came."""
-        raise NotImplementedError
+        return True
 
     def _terminate(self, worker: int) -> bool:
         """Terminate a busy worker; say whether that is possible."""
         raise NotImplementedError
 
+    def _rescind(self, worker: int) -> None:
+        """Undo a termination that came too late."""
+
     def _wait_for_end(self) -> None:
         """Wait for the workers, which have been told to stop."""
-        raise NotImplementedError
 
     def _shut_down(self) -> None:
         """Release everything."""
-        raise NotImplementedError
 
 
 # ---------------------------------------------------------------- memory of chips
@@ -641,20 +594,16 @@ class ChipMemory:
         self._kinds, self._running, self._check = next_level, running, check
 
     def malloc(self, worker_id: int, size: int) -> int:
-        """Allocate memory and return its address."""
         return self._ask(L.CTRL_MALLOC, worker_id, whole("size", size, 1, MOST_BYTES))
 
     def free(self, worker_id: int, ptr: int) -> None:
-        """Free memory."""
         self._ask(L.CTRL_FREE, worker_id, _address("ptr", ptr))
 
     def copy_to(self, worker_id: int, dst: int, src: int, size: int) -> None:
-        """Copy host memory to a worker's."""
         self._require_visible("src", src, size, worker_id)
         self._ask(L.CTRL_COPY_TO, worker_id, _address("dst", dst), src, size)
 
     def copy_from(self, worker_id: int, dst: int, src: int, size: int) -> None:
-        """Copy a worker's memory to the host's."""
         self._require_visible("dst", dst, size, worker_id)
         self._ask(L.CTRL_COPY_FROM, worker_id, dst, _address("src", src), size)
 
@@ -731,7 +680,6 @@ class ChildTraces:
         }
 
     def open(self, path: str, detail: str) -> None:
-        """Note that a trace of the Worker itself has begun."""
         self._path, self._detail = path, detail
         self._turns, self._files, self._untraced, self._cut_off = {}, [], {}, {}
 
@@ -746,7 +694,9 @@ class ChildTraces:
             if worker in manager.dead:
                 self._untraced[name] = self._kinds[worker].last_words() or "it is lost"
                 continue
-            file = self._file(worker)
+            number = sum(kind.has_traces for kind in self._kinds[:worker])
+            turn = self._turns[worker] = self._turns.get(worker, 0) + 1
+            file = f"{self._path}.{number}" + (f"-{turn}" if turn > 1 else "")
             if why := _ask(manager, worker, {"file": file, "detail": self._detail}).get("why"):
                 self._untraced[name] = why
                 log.warning("%s is not traced: %s", name, why)
@@ -767,13 +717,6 @@ class ChildTraces:
                 if files := [file for file, other in self._files if other == worker]:
                     self._cut_off[files[-1]] = why
                 log.warning("the trace of %s is cut off: %s", worker_name(self._kinds, worker), why)
-
-    def _file(self, worker: int) -> str:
-        """Return the next file of a worker: the number of those before it, and which one of its own."""
-        number = sum(kind.has_traces for kind in self._kinds[:worker])
-        turn = self._turns[worker] = self._turns.get(worker, 0) + 1
-        return f"{self._path}.{number}" + (f"-{turn}" if turn > 1 else "")
-
 
 def _ask(manager: WorkerManager, worker: int, asked: dict[str, Any]) -> dict[str, Any]:
     try:
@@ -826,9 +769,6 @@ class ThreadManager(WorkerManager):
         finally:
             if not self._closing:
                 self._mark_dead(worker, code)
-
-    def _wait_for_birth(self, worker: int) -> bool:
-        return True
 
     def _terminate(self, worker: int) -> bool:
         thread = self._threads.get(worker)

@@ -63,21 +63,11 @@ OF_CALLS = "@task(timeout=…) ends calls that take too long"
 
 # ---------------------------------------------------------------- workers on other machines
 class RemoteWorkers:
-    """A Worker's workers on other machines: none. `remote.endpoints` has what there is if there are some.
+    """A Worker's workers on other machines: none. `remote.endpoints` has what there is if there are some."""
 
-    Attributes
-    ----------
-    sub_workers : int
-        How many of them run calls.
-    take_functions : bool
-        Whether functions are registered for those unless said otherwise.
-    are_there : bool
-        Whether there are, or may be, any.
-    """
-
-    sub_workers: int = 0
-    take_functions = False
-    are_there = False
+    sub_workers: int = 0  # of them, that run calls
+    take_functions = False  # functions are registered for those unless said otherwise
+    are_there = False  # or may be
 
     def reserve(self) -> None:
         """Keep places for those that join later; before the engine is made."""
@@ -164,15 +154,11 @@ class Session:
         self.endpoints = RemoteWorkers()
         described = weakref.WeakMethod(self._described)  # a recorder does not keep its Worker
         self.recorder = TraceRecorder(engine, lambda: (described() or dict)())
-        self.caller = L.NONE
-        """Index of the callable that runs calls."""
-        self.call_names: dict[int, str] = {}
-        """The functions that were called, by their keys."""
+        self.caller = L.NONE  # index of the callable that runs calls
+        self.call_names: dict[int, str] = {}  # the functions that were called, by their keys
         self.child_traces = ChildTraces(self.kinds)
-        """The traces of the Workers below this one."""
         self._watch: Watch | None = None
-        self.pushed_before = 0
-        """How many tasks were submitted before the run."""
+        self.pushed_before = 0  # tasks submitted before the run
 
     def start_anew(self) -> None:
         """Start all workers, with the registered callables, and the Scheduler thread."""
@@ -189,7 +175,10 @@ class Session:
             start_s = max(
                 self.options.start_timeout_s, *(kind.start_timeout_s for kind in self.kinds)
             )
-            self.manager = self._mode()(
+            made: type[WorkerManager] = ThreadManager if self.in_threads else ProcessManager
+            if self.method.spawn:
+                from .fresh_interpreter import SpawnManager as made
+            self.manager = made(
                 self.engine, self.kinds, start_s, self.options.py_control_timeout_s
             )
             self.domains.forget_members()
@@ -224,7 +213,6 @@ class Session:
                 self.manager.admit([worker])
 
     def watch(self) -> Watch:
-        """Return the watch of running tasks, one for each run that has to wait."""
         assert self.manager is not None
         if self._watch is None:
             self._watch = Watch(self, self.manager)
@@ -242,7 +230,6 @@ class Session:
         )
 
     def _takes(self) -> tuple[TargetNamespace | None, TargetNamespace | None]:
-        """Return the namespace of each pool's callables, None of one without workers."""
         python = TargetNamespace.LOCAL_PYTHON
         following = None
         if self.next_level:
@@ -251,7 +238,6 @@ class Session:
         return following, python if len(self.kinds) > len(self.next_level) else None
 
     def explain(self, handle: CallableHandle, pool: int) -> Exception:
-        """Say why a pool does not take a handle."""
         if not self.registry.is_live(handle):
             return self.registry.explain(handle)
         following, subs = self._takes()
@@ -277,7 +263,6 @@ class Session:
         return self.registry.name(index) if name is None else name
 
     def worker_name(self, worker: int) -> str:
-        """Return what messages call a worker."""
         if self.manager is None:
             return worker_name(self.kinds, worker)
         return self.manager.name(worker)
@@ -285,7 +270,7 @@ class Session:
     def look(self, failures: Failures = (), remedy: str = OF_RUN) -> None:
         """Log what is due while a thread waits, about ten times a second; see `Watch.look`."""
         if self.manager is not None:
-            self.watch().look(failures[-1] if failures else None, remedy)
+            self.watch().look(failures, remedy)
 
     def tell_running_calls(self) -> None:
         """Log which calls the end of the Worker waits for."""
@@ -379,15 +364,6 @@ class Session:
         """Drop the watch at the end of a run, or of a stream of calls."""
         self._watch = None
 
-    def _mode(self) -> type[WorkerManager]:
-        if self.in_threads:
-            return ThreadManager
-        if not self.method.spawn:
-            return ProcessManager
-        from .fresh_interpreter import SpawnManager
-
-        return SpawnManager
-
     def stop_workers(self) -> None:
         """Stop the workers; the Scheduler thread stays."""
         if self.manager is not None:
@@ -412,7 +388,6 @@ class Session:
         vars(self).pop("orch", None)  # it refers to this, so the memory would wait for a collection
 
     def require_own_process(self) -> None:
-        """Refuse a process that was forked from the one that made this."""
         if self.pid != os.getpid():
             raise RuntimeError(
                 f"this Worker belongs to process {self.pid}; process {os.getpid()}, which was forked "
@@ -433,15 +408,16 @@ class Watch:
         self._done = -1
         self._since = self._looked = 0.0
 
-    def look(self, failure: BaseException | None = None, remedy: str = OF_RUN) -> None:
+    def look(self, failures: Failures, remedy: str) -> None:
         """Log the messages that are due; a waiting thread calls this about ten times a second.
 
-        `failure` is the exception that has cancelled the run, if any, and `remedy` what ends a task.
+        `failures` have cancelled the run, if there are any; `remedy` is what ends a task.
         """
-        if failure is not None and not isinstance(failure, Exception) and not self._told_interrupt:
+        why = failures[-1] if failures else None
+        if why is not None and not isinstance(why, Exception) and not self._told_interrupt:
             self._told_interrupt = True
-            again = "Ctrl-C again" if isinstance(failure, KeyboardInterrupt) else "Ctrl-C"
-            self.tell_running(type(failure).__name__, again)
+            again = "Ctrl-C again" if isinstance(why, KeyboardInterrupt) else "Ctrl-C"
+            self.tell_running(type(why).__name__, again)
         now, before = time.monotonic(), self._looked
         done, self._looked = self._engine.view.ended, now
         if done != self._done or now - before > _NOBODY_WAITED_S:
@@ -452,21 +428,15 @@ class Watch:
 
     def tell_running(self, why: str, remedy: str) -> None:
         """Log what is waited for although all else is cancelled, and what to press so that it ends."""
-        running = list(self.running())
+        running = [f"{task} on {name}" for _, task, name in self.running()]
         if not running:
             return
         count = f"{len(running)} running task{'s' * (len(running) > 1)}"
         ends = "kills their workers"
         if self._manager.in_threads:
             ends = "ends them at their next line of Python"
-        log.warning(
-            "%s: waiting for %s: %s; %s %s",
-            why,
-            count,
-            listed([f"{task} on {name}" for _, task, name in running]),
-            remedy,
-            ends,
-        )
+        said = f"{why}: waiting for {count}: {listed(running)}; {remedy} {ends}"
+        log.warning("%s", said)
 
     def _report(self, remedy: str) -> None:
         """Log what runs and what waits for what, once until a task ends."""
@@ -507,7 +477,6 @@ class Watch:
 
     # ------------------------------------------------------------ groups
     def stuck_group(self) -> str:
-        """Return a message about the group that has waited too long, if there is one."""
         group = self._engine.view.stuck_group()
         if group is None:
             return ""
@@ -566,7 +535,7 @@ def read_failure(session: Session) -> TaskError:
     """Return the exception for the first failure of a run, with the story of its task."""
     failed = session.engine.view.first_failure()
     error = _describe_failure(session, failed)
-    tell(error, story_of_failure(session, failed))
+    tell(error, _story_of_failure(session, failed))
     return error
 
 
@@ -614,12 +583,7 @@ def describe_lost(
 
 
 # ---------------------------------------------------------------- stories
-Called = Callable[[int, "int | None"], str]
-"""Says what messages call a task, from its id and the index of its callable."""
-
-
-def story_of_failure(session: Session, failed: FirstFailure) -> str:
-    """Return the story of the task that failed first in a run."""
+def _story_of_failure(session: Session, failed: FirstFailure) -> str:
     registry, story = session.registry, failed.story
 
     def called(task: int, index: int | None) -> str:
@@ -648,14 +612,15 @@ def story_of_item(session: Session, error: BaseException) -> str:
 
 
 def _ran(session: Session, origin: TaskError | RemoteTraceback) -> str:
-    """Return on which worker a call failed."""
     what = f"call {origin.task} ({origin.callable_name})"
     if origin.worker is None:
         return f"{what} never began"
     return f"{what} was RUNNING on {session.worker_name(origin.worker)}"
 
 
-def _neighbours(needed: Others, needing: Others, called: Called, noun: str) -> list[str]:
+def _neighbours(
+    needed: Others, needing: Others, called: Callable[[int, int | None], str], noun: str
+) -> list[str]:
     before, after = (
         listed([called(*one) for one in others.first], others.number)
         for others in (needed, needing)

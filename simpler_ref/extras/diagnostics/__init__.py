@@ -100,7 +100,7 @@ def _traced(life: Life, session: Session, folder: Path) -> Iterator[str]:
         return
     with _nameless(folder) as path:
         recorder.begin(path, "all", spans=True)
-        life.take_entries(session)
+        session.orch._take_entries()
         try:
             recorder.start()
             yield path
