@@ -27,8 +27,6 @@ DEFER_NS = 30_000
 NO_CORE = 1 << 30
 """Of a worker that gets no core of its own."""
 
-_THP = "sys/kernel/mm/transparent_hugepage"
-
 
 # ---------------------------------------------------------------- available cores
 class Cores(NamedTuple):
@@ -50,7 +48,7 @@ class Cores(NamedTuple):
 def find_cores(root: Path = Path("/")) -> Cores:
     """Return the cores that the calling thread's affinity mask and its control groups allow."""
     mask = os.sched_getaffinity(0)
-    return Cores(_spread(mask, root), cpu_quota(root))
+    return Cores(_spread(mask, root), min(_quotas(root), default=None))
 
 
 def _spread(mask: set[int], root: Path) -> tuple[int, ...]:
@@ -79,12 +77,8 @@ def _read(path: Path) -> str:
         return ""
 
 
-def cpu_quota(root: Path = Path("/")) -> float | None:
-    """Return the smallest quota of this process's control group and its ancestors, in cores."""
-    return min(_quotas(root), default=None)
-
-
 def _quotas(root: Path) -> Iterator[float]:
+    """Yield the quotas of this process's control groups and their ancestors, in cores."""
     for line in _read(root / "proc/self/cgroup").splitlines():
         number, controllers, group = line.split(":", 2)
         if number != "0" and "cpu" not in controllers.split(","):
@@ -113,7 +107,6 @@ def _mounted(root: Path, kind: str, group: str) -> Iterator[tuple[Path, Path]]:
 
 
 def _quota_of(folder: Path) -> Iterator[float]:
-    """Yield the limit of one group, if it has one."""
     found = _read(folder / "cpu.max").split()
     if not found:
         found = [_read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")]
@@ -267,7 +260,6 @@ class Placement:
             f"spin       {self.waits.spin_ns / 1000:g} µs, offering the core after "
             f"{self.waits.yield_ns / 1000:g} µs at most; then sleep",
             f"hold       {self.waits.hold_ns / 1000:g} µs",
-            f"pages      {huge_pages()}",
         ]
         for one in self.workers:
             where = "any core" if one.core is None else f"core {one.core}"
@@ -290,15 +282,3 @@ def run_on(cores: Iterable[int]) -> None:
     """Let the calling thread run on some cores only, unless the system refuses."""
     with suppress(OSError):
         os.sched_setaffinity(0, cores)
-
-
-def huge_pages(root: Path = Path("/")) -> str:
-    """Return the system's setting of huge pages for private and for shared memory."""
-
-    def switched(name: str) -> str:
-        for word in _read(root / _THP / name).split():
-            if word.startswith("["):
-                return word.strip("[]")
-        return "unknown"
-
-    return f"huge pages: {switched('enabled')} if private, {switched('shmem_enabled')} if shared"

@@ -16,7 +16,7 @@ from simpler_ref.engine import shared_arrays
 from simpler_ref.jit import layout as L
 from simpler_ref.remote import ProcessFleet
 from simpler_ref.system import cores as placement
-from simpler_ref.system.cores import Cores, choose_waits, cpu_quota, find_cores
+from simpler_ref.system.cores import Cores, choose_waits, find_cores
 from tests import list_programs
 from tests.conformance.see.conftest import main
 from tests.endpoints import EXISTING
@@ -38,7 +38,7 @@ def quota_of(root: Path, groups: str, mount: str, files: dict[str, str]):
         path = root / "sys/fs/cgroup" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + "\n")
-    return cpu_quota(root)
+    return find_cores(root).quota
 
 
 V2 = "24 1 0:22 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw"
@@ -71,7 +71,7 @@ def in_v1(inner, outer):
 )
 def test_the_smallest_quota_of_nested_groups_counts(tmp_path, groups, mount, files, cores):
     assert quota_of(tmp_path, groups, mount, files) == cores
-    assert cpu_quota(tmp_path / "nothing") is None
+    assert find_cores(tmp_path / "nothing").quota is None
 
 
 @pytest.mark.spec("SPEED-WAIT-1")
