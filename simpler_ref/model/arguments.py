@@ -180,7 +180,6 @@ class TaskArgs:
             wires[i] = W.marked(wires[i])
 
     def _places(self, tensor: int | Tensor) -> list[int]:
-        """Return the numbers of the tensors that a program means."""
         if isinstance(tensor, int):
             return [position("tensor", tensor, len(self._tensors))]
         if not isinstance(tensor, ContinuousTensor):
@@ -225,7 +224,6 @@ def require_reads(array: Any, tag: Any, what: str = "this array") -> None:
 
 
 def check_tag(tag: Any) -> int:
-    """Return a tag's number, or refuse what is none."""
     try:
         return int(TensorArgType(tag))
     except ValueError:
@@ -276,7 +274,7 @@ def note_outputs(members: Members, wires: bytes) -> None:
     for args in members:
         for i, wire in enumerate(args._tensors):
             if wire[TAG_AT] == L.OUTPUT and not any(wire[:SHAPE_AT]):
-                args._tensors[i] = W.with_address(wire, wires[at : at + SHAPE_AT])
+                args._tensors[i] = W.replaced(wire, 0, wires[at : at + SHAPE_AT])
             at += TENSOR_BYTES
 
 

@@ -112,7 +112,6 @@ def _flag(value: Any) -> Any:
 
 
 def _read_back_by(convert: Callable[[Any], Any], name: str, about: str) -> Any:
-    """Return a field that reads back as `convert` makes it."""
     slot = f"_{name}"
 
     def write(config: CallConfig, value: Any) -> None:

@@ -147,7 +147,6 @@ def find_dtype(dtype: Any) -> DataType | None:
 
 
 def _name_of(dtype: Any) -> str:
-    """Return the name of an element type without that of torch."""
     return str(dtype).removeprefix("torch.")
 
 

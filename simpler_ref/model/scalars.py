@@ -48,7 +48,6 @@ class BoundWord(bytes):
     """Its index among the scalars that a replay provides."""
 
     def __new__(cls, raw: bytes, position: int) -> BoundWord:
-        """Make one from 16 bytes."""
         word = super().__new__(cls, raw)
         word.position = position
         return word
@@ -63,7 +62,6 @@ class Bound:
     word: BoundWord
 
     def __new__(cls: type[B], value: float, word: BoundWord) -> B:
-        """Make one of a number."""
         number = super().__new__(cls, value)  # type: ignore[call-arg]
         number.word = word
         return number

@@ -20,7 +20,7 @@ from ..system.types import Array
 from ..system.values import whole
 from . import wire as W
 from .enums import DataType, TensorArgType, any_dtype, find_dtype, numpy_dtype, to_dtype
-from .wire import CHILD_MEMORY_AT, SHAPE_AT, TAG_AT, TENSOR, DescribedWire, Layout, with_address
+from .wire import CHILD_MEMORY_AT, SHAPE_AT, TAG_AT, TENSOR, DescribedWire, Layout
 
 Tensor: TypeAlias = "ContinuousTensor | Array | Any"
 
@@ -110,7 +110,7 @@ class ContinuousTensor:
     def _at_address(self, data: int, keep: Any) -> ContinuousTensor:
         """Return the same tensor at an address; `keep` keeps its memory alive."""
         tensor = object.__new__(type(self))
-        wire = with_address(self._wire, data.to_bytes(SHAPE_AT, "little"))
+        wire = W.replaced(self._wire, 0, data.to_bytes(SHAPE_AT, "little"))
         tensor._fill(data, self.shapes, self.dtype, self.child_memory, keep, wire)
         return tensor
 
@@ -404,7 +404,6 @@ def describe(
 
 
 def require_plain(members: Sequence[Sequence[bytes]], who: str) -> None:
-    """Refuse tensors that layouts describe, of one task or of each member of a group."""
     for wires in members:
         for i, wire in enumerate(wires):
             if isinstance(wire, DescribedWire):

@@ -55,19 +55,16 @@ class DescribedWire(bytes):
     layout: Layout
 
     def __new__(cls, wire: bytes, layout: Layout) -> DescribedWire:
-        """Make one from 40 bytes."""
         made = super().__new__(cls, wire)
         made.layout = layout
         return made
 
     def numbered(self, number: int) -> DescribedWire:
-        """Return it with the number of its layout."""
         octets = number.to_bytes(NUMBER_BYTES, "little")
         if self[SHAPE_AT : SHAPE_AT + NUMBER_BYTES] == octets:
             return self
-        return DescribedWire(
-            self[:SHAPE_AT] + octets + self[SHAPE_AT + NUMBER_BYTES :], self.layout
-        )
+        made = self[:SHAPE_AT] + octets + self[SHAPE_AT + NUMBER_BYTES :]
+        return DescribedWire(made, self.layout)
 
 
 class RemoteWire(bytes):
@@ -80,14 +77,12 @@ class RemoteWire(bytes):
     """A handle of a buffer, or the bytes."""
 
     def __new__(cls, wire: bytes, place: Any) -> RemoteWire:
-        """Make one from 40 bytes."""
         made = super().__new__(cls, wire)
         made.place = place
         return made
 
     @property
     def is_inline(self) -> bool:
-        """Whether its bytes travel with the task."""
         return isinstance(self.place, bytes)
 
     @property
@@ -123,7 +118,6 @@ def blob_bytes(counts: int) -> int:
 
 
 def tensors_of(wire: bytes, counts: int) -> bytes:
-    """Return the tensors of some arguments."""
     return wire[: (counts & L.LOW_HALF) * TENSOR_BYTES]
 
 
@@ -134,17 +128,14 @@ def each_tensor(wires: bytes) -> Iterator[bytes]:
 
 
 def has_address(wire: bytes) -> bool:
-    """Say whether a tensor has memory already."""
     return any(wire[:SHAPE_AT])
 
 
 def has_layout(wire: bytes) -> bool:
-    """Say whether a tensor is described by a layout."""
     return wire[TAG_AT - 2] == L.TENSOR_DESCRIBED
 
 
 def layout_number(wire: bytes) -> int:
-    """Return the number of a tensor's layout."""
     return int.from_bytes(wire[SHAPE_AT : SHAPE_AT + NUMBER_BYTES], "little")
 
 
@@ -171,7 +162,6 @@ def element_words(dtype: np.dtype[Any]) -> list[int]:
 
 
 def row_major(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
-    """Return the strides of a contiguous, row-major array."""
     strides: list[int] = []
     for size in reversed(shape):
         strides.insert(0, itemsize)
@@ -180,7 +170,6 @@ def row_major(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
 
 
 def is_row_major(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> bool:
-    """Say whether an array's elements follow each other, row by row."""
     expected = row_major(shape, itemsize)
     return 0 in shape or all(
         size == 1 or step == want for size, step, want in zip(shape, strides, expected, strict=True)
@@ -188,7 +177,6 @@ def is_row_major(shape: Sequence[int], strides: Sequence[int], itemsize: int) ->
 
 
 def bytes_of(wire: bytes) -> int:
-    """Return how many bytes a tensor spans."""
     if has_layout(wire):
         return int.from_bytes(wire[EXTENT_AT : EXTENT_AT + L.WORD], "little")
     _, *sizes, ndims, dtype, _ = TENSOR.unpack(wire)
@@ -222,11 +210,6 @@ def replaced(wire: bytes, at: int, octets: bytes) -> bytes:
     if isinstance(wire, DescribedWire):
         return DescribedWire(made, wire.layout)
     return RemoteWire(made, wire.place) if isinstance(wire, RemoteWire) else made
-
-
-def with_address(wire: bytes, address: bytes) -> bytes:
-    """Return the tensor at an address."""
-    return replaced(wire, 0, address)
 
 
 def without_tag(wire: bytes, keep_mark: bool = False) -> bytes:

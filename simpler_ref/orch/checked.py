@@ -372,13 +372,7 @@ class History:
 
     # ------------------------------------------------------------ submits
     def plan(self, name: str, place: str, tensors: Sequence[CheckedTensor]) -> CheckedPlan:
-        """Return what a submit would do, and change nothing.
-
-        Raises
-        ------
-        HazardError
-            It uses memory given back, or races with earlier tasks.
-        """
+        """Return what a submit would do, and change nothing; a HazardError if it must not be."""
         task = CheckedTask(self._tasks, len(self._order), name, place)
         producers: dict[int, None] = {}
         keeps: dict[Owner, None] = {}

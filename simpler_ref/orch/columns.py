@@ -65,7 +65,6 @@ class _Tensors(NamedTuple):
     """Where one in an endpoint's memory is: a `RemoteWire.place`; None: here."""
 
     def wire(self, task: int) -> bytes:
-        """Return the tensor of a task."""
         raw = _row(self.data, task) + _row(self.rest, task, 1)
         return raw if self.place is None else RemoteWire(raw, self.place)
 
@@ -140,7 +139,6 @@ class Batch:
 
 
 def _row(column: Any, task: int, ndim: int = 0) -> bytes:
-    """Return the words of a task in a column whose entries have `ndim` dimensions."""
     found = np.asarray(column, np.int64)
     return (found[task] if found.ndim > ndim else found).tobytes()
 
@@ -191,7 +189,6 @@ def _plain(tensor: ContinuousTensor) -> bytes:
 
 
 def _row_numbers(name: str, array: Any, index: Any) -> Array:
-    """Return which rows of an array `Rows` names."""
     if not isinstance(array, np.ndarray) or array.ndim == 0:
         what = "one without axes" if isinstance(array, np.ndarray) else type(array).__name__
         raise TypeError(f"{name}: Rows takes an array with an axis of rows, not {what}")

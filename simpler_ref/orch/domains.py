@@ -220,7 +220,6 @@ class Domains:
             )
 
     def _connect(self, session: Session, manager: WorkerManager) -> None:
-        """Make the base communicator of all chips, or take those into it that are new."""
         size = len(session.next_level)
         for chip in range(size):
             if chip not in self._members:
@@ -303,7 +302,6 @@ class Domains:
 
 
 def _check_chips(session: Session, workers: Sequence[int]) -> list[int]:
-    """Return the chips of a domain, once they are found to be right."""
     chips, most = list(items("workers", workers, "chips")), _native().MAX_RANKS
     count = len(session.next_level)
     if not 1 <= len(chips) <= most:

@@ -91,7 +91,6 @@ class DryRun:
         self._add(handle.name.rpartition(":")[2], parts)  # of "module:function" the function
 
     def buffer(self, tensor: ContinuousTensor) -> int:
-        """Allocate a buffer."""
         wire, counts = tensor._tagged(L.OUTPUT), W.counts_of(1, 0)
         slot = self._engine.kernels.alloc_buffer(self._engine.mem, wire)
         address = self._engine.view.buffer(self._require_slot(slot, wire, counts))
@@ -103,7 +102,6 @@ class DryRun:
 
     # ------------------------------------------------------------ the graph
     def _require_slot(self, slot: int, wire: bytes, counts: int) -> int:
-        """Refuse what the engine has refused."""
         if slot == L.WOULD_BLOCK:
             raise MemoryError(
                 f"a dry run keeps all of its tasks, and there is no room for more than "
@@ -114,7 +112,6 @@ class DryRun:
         return slot
 
     def _add(self, name: str, members: Iterable[Member]) -> None:
-        """Add the task that was submitted last to the graph."""
         self._steps.append((self._depth, len(self._made)))
         made = []
         extents: list[tuple[int, int]] = []
@@ -173,7 +170,6 @@ class DryRun:
 
     # ------------------------------------------------------------ scopes, and what does not run
     def scope(self, begins: bool) -> None:
-        """Open a scope, or end it."""
         if begins:
             self._steps.append((self._depth, "scope:"))
             self._engine.kernels.open_scope(self._engine.mem)
@@ -191,7 +187,6 @@ class DryRun:
 
 
 def shown_number(value: Any) -> str:
-    """Return a number as text."""
     return "…" if isinstance(value, int) and abs(value) >= _MOST_SHOWN else repr(value)
 
 

@@ -85,7 +85,6 @@ def require_function(
 
 
 def _run_on_the_chip(handle: Any, config: CallConfig) -> OrchFunction:
-    """Return the orchestration function of a level 2 Worker: one task, for its chip."""
     if not isinstance(handle, CallableHandle):
         raise TypeError(
             "a level 2 Worker expects a CallableHandle returned by Worker.register, got "
@@ -167,7 +166,6 @@ def _run(
 def _call(
     session: Session, words: Words, orch_fn: OrchFunction, args: Any, config: CallConfig
 ) -> None:
-    """Let the orchestration function submit its tasks."""
     orch = orchestrator_of(session)
     before = visibility.current
     outer = before.check, before.kept, before.spawned

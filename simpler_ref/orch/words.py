@@ -92,7 +92,6 @@ class Pools:
         return chosen + 1
 
     def affinities(self, batch: Batch) -> Any:
-        """Return the affinity of each task of a batch."""
         if not np.ndim(batch.workers):
             self._here_or_any(batch.workers, None)
         wanted = np.asarray(batch.workers, np.int64)

@@ -81,7 +81,6 @@ def _threads() -> dict[str, int]:
 
 
 def _controller() -> Any:
-    """Find the libraries that are loaded."""
     tolerance = os.environ.get(_TOLERANCE)
     from threadpoolctl import ThreadpoolController
 
@@ -149,7 +148,6 @@ def _strangers() -> list[str]:
 
 
 def _threads_of_libraries() -> set[int]:
-    """Return the threads of this process that are not Python's."""
     ours = {thread.native_id for thread in threading.enumerate()} | {os.getpid()}
     return {int(name) for name in os.listdir("/proc/self/task")} - ours
 
@@ -166,7 +164,6 @@ def _stack(thread: int) -> bytes:
 
 
 def _code() -> list[tuple[int, int, str]]:
-    """Return where the code of libraries is, sorted: start, end, name of the file."""
     found = []
     python = os.path.realpath(sys.executable)
     with open("/proc/self/maps") as maps:
@@ -237,7 +234,6 @@ def _locks() -> Iterator[Any]:
 
 
 def _others_import() -> bool:
-    """Say whether another thread is in the middle of an import."""
     imports = sys.modules["_frozen_importlib"]
     locks = [reference() for reference in list(imports._module_locks.values())]
     owners = {lock.owner for lock in locks if lock is not None}

@@ -9,14 +9,9 @@ from typing import Any
 
 
 def names_from(package: dict[str, Any], modules: dict[str, str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package or a module.
+    """Return the `__getattr__` of a package or a module, by its `globals()`.
 
-    Parameters
-    ----------
-    package
-        Its `globals()`.
-    modules
-        Names of modules, each with the names that it has, parted by spaces.
+    `modules` are names of modules, each with the names that it has, parted by spaces.
     """
     homes = {name: module for module, names in modules.items() for name in names.split()}
 

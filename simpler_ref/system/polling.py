@@ -35,14 +35,8 @@ def other_end(connection: socket.socket) -> tuple[int, int]:
 class WaitingThread:
     """A thread that sleeps in one place while another thread sleeps elsewhere, and wakes that one.
 
-    It sleeps once for each time that it is armed, so it costs nothing while nobody waits.
-
-    Parameters
-    ----------
-    watch
-        Returns when there is something; called with what `arm` was given.
-    ring
-        Wakes the other thread; called after that.
+    It sleeps once for each time that it is armed, so it costs nothing while nobody waits: `watch` is
+    called with what `arm` was given, and returns when there is something; `ring` wakes the other thread.
     """
 
     def __init__(self, watch: Callable[..., object], ring: Callable[[], object]) -> None:

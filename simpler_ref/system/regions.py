@@ -62,22 +62,9 @@ class Region(SharedMemory):
     """One region; pickled, all that another process needs to map it.
 
     The constructor of `SharedMemory` makes a name, and lets the system choose the address; this one does
-    neither, and nothing but to note where the region is.
-
-    Attributes
-    ----------
-    address, nbytes : int
-        Where it is, and its length, the private part included.
-    size : int
-        Bytes of it that are shared; what follows is private to each process.
-    owner, fd : int
-        The process that made it, and the descriptor there.
-    inode : int
-        Its file's.
-    huge : bool
-        It has huge pages, if the system has.
-    window : bool
-        Only processes that attach it have it: it is not inherited, nor mapped by a fresh interpreter.
+    neither, and nothing but to note where the region is: `nbytes` at `address`, of which `size` are shared;
+    what follows is private to each process. `fd` is its descriptor in the process `owner`, which made it.
+    Only processes that attach a `window` have it: it is not inherited, nor mapped by a fresh interpreter.
     """
 
     _name = ""  # `unlink` has nothing to do
@@ -115,7 +102,6 @@ class Region(SharedMemory):
             self.close_descriptor()
 
     def close_descriptor(self) -> None:
-        """Close the descriptor, if this process has it."""
         if self._fd >= 0:
             with suppress(OSError):  # foreign code has closed it
                 os.close(self._fd)
@@ -382,12 +368,7 @@ def _array_at(address: int, nbytes: int) -> tuple[Any, Array]:
 def attach(region: Region, fd: int) -> Array:
     """Map a region of another process at the address it has there; `fd` is a descriptor of it.
 
-    Raises
-    ------
-    AddressTaken
-        The addresses are in use.
-    OSError
-        The system does not allow a region of this size.
+    Raises AddressTaken, or an OSError if the system does not allow a region of this size.
     """
     try:
         _reserve(region.nbytes, region.address)

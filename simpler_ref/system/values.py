@@ -30,7 +30,6 @@ def integer(name: str, value: Any) -> int:
 
 
 def whole(name: str, value: Any, low: int, high: int) -> int:
-    """Return a whole number in a range."""
     found = integer(name, value)
     if not low <= found <= high:
         raise ValueError(f"{name}={value} is out of range: {low} … {high}")
@@ -38,13 +37,7 @@ def whole(name: str, value: Any, low: int, high: int) -> int:
 
 
 def position(what: str, i: Any, count: int) -> int:
-    """Return a number in 0 … count-1, of one of `count` things.
-
-    Raises
-    ------
-    IndexError, TypeError
-        There is no such thing; it is no whole number.
-    """
+    """Return a number in 0 … count-1, of one of `count` things; an IndexError if there is none."""
     if type(i) is int and 0 <= i < count:
         return i
     try:
@@ -57,7 +50,6 @@ def position(what: str, i: Any, count: int) -> int:
 
 
 def number(name: str, value: Any, low: float, high: float, of_what: str = "") -> float:
-    """Return a number in a range."""
     found = _real(name, value, of_what)
     if not low <= found <= high:
         raise ValueError(f"{name}={value} is out of range: {low} … {high}")
@@ -75,7 +67,6 @@ def _real(name: str, value: Any, of_what: str) -> float:
 
 
 def seconds(name: str, value: Any, low: float = 0, high: float = FOREVER_S) -> float:
-    """Return a number of seconds."""
     return number(name, value, low, high, " of seconds")
 
 
@@ -103,7 +94,6 @@ def limit(name: str, value: Any) -> float | None:
 
 
 def flag(name: str, value: Any) -> bool:
-    """Return True or False."""
     if not isinstance(value, bool):
         raise TypeError(f"{name}={value!r:.60} is neither True nor False")
     return value
@@ -117,7 +107,6 @@ def one_of(name: str, value: Any, choices: Iterable[str], meaning: str) -> str:
 
 
 def text(name: str, value: Any) -> str:
-    """Return a str."""
     if not isinstance(value, str):
         raise TypeError(f"{name}={value!r:.60} is no str")
     return value

@@ -44,7 +44,6 @@ _WIPE_ON_FORK = 18  # MADV_WIPEONFORK, which the module mmap does not name
 
 
 def flush_output() -> None:
-    """Flush stdout and stderr."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):  # closed, absent, or a user's own object
             stream.flush()
@@ -73,11 +72,8 @@ def keep_result(kernel: Callable[..., int]) -> Callable[..., int]:
 class Origin:
     """Distinguishes a worker's process from one that a task has forked, by any means.
 
-    Attributes
-    ----------
-    here : ctypes.c_bool
-        True in the worker's process and False in any other: it is in a page that a fork wipes. ``if not
-        here`` costs 5 ns, a thirtieth of a call to `os.getpid`.
+    `here` is true in the worker's process and in no other: it is in a page that a fork wipes. ``if not
+    here`` costs 5 ns, a thirtieth of a call to `os.getpid`.
     """
 
     def __init__(self) -> None:
@@ -134,13 +130,8 @@ def end_as_python_does() -> None:
 class Beginning:
     """The state at a worker's start that a task can change with effect on other tasks.
 
-    In a thread only the thread's own state: signals belong to the process.
-
-    Attributes
-    ----------
-    hold : Callable[[], object]
-        Block all signals until `restore`. It is not Python code, so no handler runs before it has taken
-        effect.
+    In a thread only the thread's own state: signals belong to the process. `hold` blocks all signals
+    until `restore`. It is not Python code, so no handler runs before it has taken effect.
     """
 
     def __init__(self, in_thread: bool) -> None:
@@ -200,8 +191,6 @@ class Beginning:
 # there.
 _MOST = 1 << 16
 """In bytes: what a pipe holds."""
-
-
 _is_relayed = False
 """Whether a stream of this process is a pipe to the program's."""
 
@@ -254,12 +243,7 @@ class Relay(threading.Thread):
     """Writes to the program's streams what workers print.
 
     It is a class of its own since ipykernel 6 has all others that are started in a cell print there,
-    whatever cell is running.
-
-    Attributes
-    ----------
-    pipes : dict[str, int]
-        Where workers write, for each stream.
+    whatever cell is running. `pipes` are where workers write, for each stream.
     """
 
     def __init__(self, names: list[str]) -> None:
@@ -276,7 +260,6 @@ class Relay(threading.Thread):
             self._decoders[out] = codecs.getincrementaldecoder("utf-8")("replace")
 
     def run(self) -> None:
-        """Wait for output."""
         poll = select.poll()
         for fd in (self._end, *self._names):
             poll.register(fd, select.POLLIN)

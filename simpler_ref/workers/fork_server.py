@@ -174,7 +174,6 @@ class _Server:
             self.wait()
 
     def fork(self, worker: int) -> None:
-        """Fork a worker and report its birth."""
         server = os.getpid()
         self.births[worker] += 1
         lifeline = Lifeline() if self.kinds[worker].has_workers_below else None
@@ -265,7 +264,6 @@ def _end_group(leader: int) -> None:
 
 
 def fork_server(serve_in_child: Callable[[], NoReturn]) -> int:
-    """Fork the server process and return its pid."""
     with fork_locks_taken():
         flush_output()  # or each process would write buffered output
         pid = os.fork()
@@ -286,7 +284,6 @@ class Entropy(dict[str, bytes]):
     """
 
     def seed_worker(self, worker: int, birth: int) -> None:
-        """Seed the generators of this worker process; `birth` counts its successors."""
         words = {
             name: int.from_bytes(_digest(seed, f"{worker} {birth}"), "little")
             for name, seed in self.items()
@@ -339,14 +336,8 @@ class Lifeline:
 
     So a process learns that all of them have ended, after the other one has been killed: the kernel kills
     them one after another, each with its parent, and meanwhile their tasks may still write to memory that
-    this process takes for its own. The first of them is made in a block ``with lifeline:``.
-
-    Attributes
-    ----------
-    reading : int
-        The descriptor at whose end of file all have ended.
-    writing : int
-        The one that they have.
+    this process takes for its own. The first of them is made in a block ``with lifeline:``. They have its
+    descriptor `writing`; once all have ended, `reading` is at its end of file.
     """
 
     def __init__(self) -> None:

@@ -73,7 +73,6 @@ class _Inherited(NamedTuple):
 
 # ---------------------------------------------------------------- serialising
 def pack_kinds(kinds: Sequence[WorkerKind]) -> bytes:
-    """Return worker kinds as bytes."""
     for kind in kinds:
         try:
             _pack(kind)

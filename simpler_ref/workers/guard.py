@@ -69,25 +69,12 @@ class Guard:
         return guarded
 
     def require_unchanged(self, seen: Sequence[Seen]) -> None:
-        """Refuse what a task, which has ended, has done.
-
-        Raises
-        ------
-        HazardError
-            An input has other bytes than before.
-        """
-        errors = [found for one in seen if (found := self._compare(one)) is not None]
-        if errors:
-            raise errors[0]
-
-    def _compare(self, seen: Seen) -> HazardError | None:
-        array, offsets = seen.input.array, _changed(seen)
-        if offsets is None:
-            return None
-        low, high = _span(array)
-        if self._mailbox.engine.view.is_unordered(low, high):
-            return None  # others may write there meanwhile
-        return HazardError(_message(seen, *offsets), kind=KIND)
+        """Raise a HazardError if a task, which has ended, has left an input with other bytes."""
+        for one in seen:
+            offsets = _changed(one)
+            if offsets is None or self._mailbox.engine.view.is_unordered(*_span(one.input.array)):
+                continue  # in the second case others may write there meanwhile
+            raise HazardError(_message(one, *offsets), kind=KIND)
 
 
 # ---------------------------------------------------------------- before and after
@@ -141,7 +128,6 @@ def _message(seen: Seen, first: int, last: int) -> str:
 
 # ---------------------------------------------------------------- where bytes are
 def _is_here(tensor: ContinuousTensor) -> bool:
-    """Say whether a tensor has bytes in the host's memory."""
     return bool(tensor.data) and not tensor.child_memory and tensor.nbytes() > 0
 
 

@@ -65,7 +65,6 @@ class LocalCallables:
             self.install(digest, target)
 
     def install(self, digest: bytes, target: Any) -> None:
-        """Install a callable, unless it is installed."""
         if digest in self.slots:
             return
         installed = self.kind.install(target)
@@ -104,7 +103,6 @@ class LocalCallables:
             self.kind.report(self._installed[slot][0], error)
 
     def name(self, slot: int) -> str:
-        """Return the name of a slot's callable for messages; −1 for none."""
         if slot < 0:
             return ""
         installed = self._installed[slot][0]
@@ -112,7 +110,6 @@ class LocalCallables:
         return name
 
     def remove(self, digest: bytes) -> None:
-        """Forget a callable, if it is installed."""
         slot = self.slots.pop(digest, None)
         if slot is None:
             return

@@ -62,27 +62,7 @@ class LostBeforeError(WorkerLostError):
 
 
 class WorkerManager:
-    """The workers of one Worker, in either mode.
-
-    Attributes
-    ----------
-    kinds : Sequence[WorkerKind]
-        The kind of each worker: the next-level ones first, then the sub workers.
-    pids : dict[int, int]
-        Processes of the workers, ended ones included.
-    dead : dict[int, int]
-        How each worker that is not alive ended (see `os.waitstatus_to_exitcode`).
-    silent : set[int]
-        Threads that have not answered a control request in time; they get no task before they do.
-    starting : dict[int, float]
-        When the start of each worker was begun that is not ready yet, nor given up.
-    lost : bool
-        The fork server has ended: workers cannot be replaced singly, all must be restarted.
-    on_death : Callable[[int, int], None]
-        Called when a worker has died, with its number and how it ended, on the thread that noticed.
-    relay : Relay | None
-        What brings what workers print to the streams of this process, if these are no files.
-    """
+    """The workers of one Worker, in either mode: the next-level ones come first, then the sub workers."""
 
     in_threads = False
     """Whether the workers are threads of this process."""
@@ -99,18 +79,25 @@ class WorkerManager:
         self._heard = threading.Condition(self._known)  # notified of their changes
         self._control = [threading.RLock() for _ in kinds]  # one control request at a time
         self.pids: dict[int, int] = {}
+        """Processes of the workers, ended ones included."""
         self.dead: dict[int, int] = {}
+        """How each worker that is not alive ended (see `os.waitstatus_to_exitcode`)."""
         self.silent: set[int] = set()
+        """Threads that have not answered a control request in time; they get no task before they do."""
         self.starting: dict[int, float] = {}
+        """When the start of each worker was begun that is not ready yet, nor given up."""
         self._ready: set[int] = set()
         """Those of them that are ready: a request may have changed the state of their mailbox since."""
         self.lost = False
+        """The fork server has ended: workers cannot be replaced singly, all must be restarted."""
         self._threads: dict[int, threading.Thread] = {}
         """The workers that are threads of this process."""
         self._terminated: set[int] = set()
         """Those that were told to end their task, in vain if that has ended by itself."""
         self.on_death: Callable[[int, int], None] = lambda worker, code: None
+        """Told which worker has died, and how, on the thread that noticed."""
         self.relay: Relay | None = None
+        """Brings what workers print to the streams of this process, if these are no files."""
 
     @property
     def is_whole(self) -> bool:

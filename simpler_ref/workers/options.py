@@ -52,12 +52,10 @@ def chips(_name: str, given: Any) -> tuple[int, ...]:
 
 
 def trace_detail(name: str, value: Any) -> str:
-    """Return how much a trace notes, once it is found to be right."""
     return one_of(name, value, DETAILS, "it is 'all', or 'tasks': only what workers do")
 
 
 def within(low: int, high: int) -> Callable[[str, Any], int]:
-    """Return the check of a whole number in a range."""
     return lambda name, value: whole(name, value, low, high)
 
 
@@ -233,13 +231,7 @@ class Options:
 
 
 class Settings(Options):
-    """The options of a Worker, each with a value.
-
-    Raises
-    ------
-    ValueError, TypeError
-        A value is out of range or of the wrong type, or does not fit another.
-    """
+    """The options of a Worker, each with a value that is in range, of its type, and fits the others."""
 
     level: int
     num_sub_workers: int
@@ -305,13 +297,6 @@ class Settings(Options):
         return self.level == 2 and self.child_mode == "thread"
 
     def require_chips_of_level(self) -> None:
-        """Refuse chips above level 3.
-
-        Raises
-        ------
-        RuntimeError
-            There are `device_ids` on a level that has none.
-        """
         if self.level > 3 and self.device_ids:
             raise RuntimeError(
                 f"device_ids are only supported on L3, and this Worker has level {self.level}: give "
@@ -320,13 +305,7 @@ class Settings(Options):
 
 
 def require_options(given: Mapping[str, Any]) -> None:
-    """Refuse options that no Worker of level 3 has, and values that are out of range.
-
-    Raises
-    ------
-    ValueError, TypeError
-        The error names the option.
-    """
+    """Refuse options that no Worker of level 3 has, and values that are out of range."""
     known = {one.name: one for one in fields(Options) if one.name != "level"}
     for name, value in given.items():
         if name not in known:

@@ -92,32 +92,20 @@ class StartMethod:
     """The start method of one Worker: the option's value, or one chosen at each start; what workers see.
 
     `sees_all`: the Worker is in the program's process.
-
-    Attributes
-    ----------
-    spawn : bool
-        Whether a fresh interpreter makes the workers, or would make them now.
-    own_memory : list[tuple[int, int]]
-        Where the memory of the Worker itself begins and ends.
-    has_started : bool
-        The workers have been started once.
     """
 
     def __init__(self, given: str | None, sees_all: bool) -> None:
         self._given, self._sees_all = given, sees_all
-        self.spawn = given == "spawn"
-        self.own_memory: list[tuple[int, int]] = []
-        self.has_started = False
+        self.spawn = given == "spawn"  # a fresh interpreter makes the workers, or would now
+        self.own_memory: list[tuple[int, int]] = []  # where that of the Worker begins and ends
+        self.has_started = False  # at least once
         self._at_start: Mappings = []
         self._inherited: tuple[int, int] | None = None
 
     def decide(self, kinds: Iterable[WorkerKind]) -> None:
         """Choose a method for workers, unless it was given; remember which memory they will see.
 
-        Raises
-        ------
-        RuntimeError
-            They must not be forked, and memory was accepted that only forked workers see.
+        RuntimeError: they must not be forked, and memory was accepted that only forked workers see.
         """
         if self._given is None:
             foreign = any(kind.runs_foreign_code for kind in kinds)

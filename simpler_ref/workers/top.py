@@ -29,7 +29,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from ..engine.introspection import RingRow, mib
 from ..system.polling import other_end
@@ -208,18 +208,8 @@ TWICE_S = 1.0
 """A second SIGQUIT within this time ends the program."""
 
 
-class _Open(Protocol):
-    """A Worker that has been started."""
-
-    def look(self) -> Top | None: ...
-
-    def report(self) -> str: ...
-
-    def nested(self) -> Iterator[Any]: ...
-
-
-_open: weakref.WeakKeyDictionary[_Open, bool] = weakref.WeakKeyDictionary()
-"""The first one comes first; whether it was started on the main thread."""
+_open: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+"""The `Life` of each Worker that has been started, in this order; whether it was on the main thread."""
 _server: _TopServer | None = None
 _lock = threading.RLock()
 _last_quit = float("-inf")
@@ -284,7 +274,7 @@ class _TopServer:
 
 
 # ---------------------------------------------------------------- the Workers of this process
-def listen(worker: _Open) -> None:
+def listen(worker: Any) -> None:
     """Answer for a Worker that has been started."""
     global _server
     is_handled = _handle_sigquit()
@@ -297,7 +287,7 @@ def listen(worker: _Open) -> None:
                 log.warning("`python -m simpler_ref top` will not find this process: %s", error)
 
 
-def leave(worker: _Open) -> None:
+def leave(worker: Any) -> None:
     """Answer for a Worker no longer; after the last one, close the socket."""
     global _server, _last_quit
     with signals_blocked():
@@ -322,7 +312,7 @@ def leave_to_parent() -> None:
         _server = None
 
 
-def _outermost() -> list[_Open]:
+def _outermost() -> list[Any]:
     """Return the open Workers, but for those in threads, which are below their parents."""
     with _lock:
         workers = list(_open)
@@ -441,15 +431,13 @@ def _show(pid: int, once: bool, interval: float) -> int:
 
 
 def _table(pid: int, once: bool) -> str:
-    """Return the tables of a process, for a terminal to show in place of the last ones."""
-    text = "\n\n".join(map(str, ask(pid, DEADLINE_S)))
+    text = "\n\n".join(map(str, ask(pid)))
     if once:
         return text
     return _CLEAR + text if sys.stdout.isatty() else text + "\n"
 
 
 def _seconds(text: str) -> float:
-    """Return a time that is above 0."""
     try:
         seconds = float(text)
     except ValueError:
