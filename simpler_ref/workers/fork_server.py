@@ -81,12 +81,8 @@ class ServerSetup(NamedTuple):
     entropy: Entropy
 
 
-class Makings(NamedTuple):
-    """What workers are made of."""
-
-    engine: Engine
-    kinds: Sequence[WorkerKind]
-    snapshot: Snapshot
+Makings = tuple[Engine, Sequence[WorkerKind], Snapshot]
+"""What workers are made of."""
 
 
 def serve(setup: ServerSetup, makings: Makings, limit_threads: Callable[[], None]) -> NoReturn:

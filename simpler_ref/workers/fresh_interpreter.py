@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from multiprocessing.spawn import get_executable
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -34,9 +34,8 @@ from ..engine import shared_arrays
 from ..engine.memory import PARK_NS, Engine
 from ..errors import WorkerStartError
 from ..system import forks
-from ..system.cores import Placement
 from ..system.polling import wait_readable
-from ..system.regions import AddressTaken, Region, attach, descriptors
+from ..system.regions import AddressTaken, attach, descriptors
 from ..system.signals import signals_blocked
 from ..system.types import Array
 from .containment import relay, take_over
@@ -54,21 +53,6 @@ _PROGRAM = (
     "import os, pickle, sys; file = os.fdopen({fd}, 'rb'); sys.path[:], sys.argv[:] = pickle.load(file); "
     "from simpler_ref.workers.fresh_interpreter import main; main(file)"
 )
-
-
-class _Inherited(NamedTuple):
-    """What a forked server has by itself; the rest is a `ServerSetup`."""
-
-    regions: dict[Region, int]
-    """With descriptors."""
-    mem: tuple[int, int]
-    """Address and words of the engine."""
-    heap: tuple[int, int]
-    placement: Placement
-    populated: dict[int, int]
-    users_variables: dict[str, str]
-    original_names: bool
-    lifelines: list[int]
 
 
 # ---------------------------------------------------------------- serialising
@@ -137,25 +121,16 @@ class SpawnManager(ProcessManager):
         program = os.memfd_create("simpler-setup")
         try:
             with descriptors() as found:
-                inherited = _Inherited(
-                    regions=found,
-                    mem=(engine.mem.ctypes.data, len(engine.mem)),
-                    heap=(engine.heap.ctypes.data, len(engine.heap)),
-                    placement=engine.placement,
-                    populated=dict(shared_arrays._populated),
-                    users_variables=dict(forks.users_variables),
-                    original_names=is_installed(),
-                    lifelines=held,
-                )
+                memory = [(one.ctypes.data, len(one)) for one in (engine.mem, engine.heap)]
+                inherited = dict(shared_arrays._populated), dict(forks.users_variables)
                 with open(program, "wb", closefd=False) as file:
                     first = [entry or os.getcwd() for entry in sys.path], sys.argv
-                    for part in (first, setup, inherited, kinds, dict(snapshot)):
+                    own = found, memory, engine.placement, *inherited, is_installed()
+                    for part in (first, setup, held, own, kinds, dict(snapshot)):
                         pickle.dump(part, file)
                 os.lseek(program, 0, os.SEEK_SET)
-                own = setup.sock, setup.parent_fd, *setup.pipes.values()
-                return _execute(
-                    _PROGRAM.format(fd=program), [program, *own, *found.values(), *held]
-                )
+                fds = program, setup.sock, setup.parent_fd, *setup.pipes.values()
+                return _execute(_PROGRAM.format(fd=program), [*fds, *found.values(), *held])
         finally:
             os.close(program)
 
@@ -189,16 +164,15 @@ def main(file: Any) -> NoReturn:
     """Become the fork server of the Worker that started this interpreter. Never returns."""
     with file:
         setup: ServerSetup = pickle.load(file)
-        inherited: _Inherited = pickle.load(file)
+        held_lifelines[:] = pickle.load(file)
         if setup.by_main_thread:
             die_with_parent()
         sock = socket.socket(fileno=setup.sock)
-        held_lifelines[:] = inherited.lifelines
         for fd in (setup.sock, setup.parent_fd, *setup.pipes.values(), *held_lifelines):
             os.set_inheritable(fd, False)
         take_over(setup.pipes)
         try:
-            makings = _build(inherited, file)
+            makings = _build(file)
         except AddressTaken as error:
             _say_last(sock, _TAKEN, str(error))
         except BaseException as error:
@@ -219,27 +193,27 @@ _mapped: list[Array] = []
 """The memory of the user's process, which is never released here."""
 
 
-def _build(inherited: _Inherited, file: Any) -> Makings:
+def _build(file: Any) -> Makings:
     """Map the memory, then make the kinds and the callables: both may refer to it.
 
     A child Worker comes first, so that functions which use its handles find them.
     """
-    mapped = {one.address: attach(one, fd) for one, fd in inherited.regions.items()}
-    for fd in inherited.regions.values():
+    regions, memory, placement, populated, users_variables, original_names = pickle.load(file)
+    mapped = {one.address: attach(one, fd) for one, fd in regions.items()}
+    for fd in regions.values():
         os.close(fd)
     _mapped.extend(mapped.values())
-    address, words = inherited.mem
-    heap, nbytes = inherited.heap
+    (address, words), (heap, nbytes) = memory
     mem = mapped[address][: 8 * words].view(np.int64)
-    engine = Engine.attached(mem, mapped[heap][:nbytes], inherited.placement)
-    shared_arrays._populated.update(inherited.populated)
+    engine = Engine.attached(mem, mapped[heap][:nbytes], placement)
+    shared_arrays._populated.update(populated)
     fork_hygiene_once()
-    if inherited.original_names:
+    if original_names:
         from ..compat import install
 
         install()
     forks.users_variables.clear()  # it has those that the parent has set, too
-    forks.users_variables.update(inherited.users_variables)
+    forks.users_variables.update(users_variables)
     kinds: Sequence[WorkerKind] = pickle.loads(pickle.load(file))
     payloads: Mapping[Any, Mapping[bytes, bytes]] = pickle.load(file)
     snapshot: dict[TargetNamespace, dict[bytes, Any]] = {}
@@ -248,4 +222,4 @@ def _build(inherited: _Inherited, file: Any) -> Makings:
         snapshot[namespace] = {
             digest: load_payload(raw, chip, digest) for digest, raw in table.items()
         }
-    return Makings(engine, kinds, snapshot)
+    return engine, kinds, snapshot

@@ -17,7 +17,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from ..callables.registry import Snapshot
 from ..model import visibility
@@ -34,7 +34,6 @@ from .fork_server import (
     REQUEST,
     Entropy,
     Lifeline,
-    Makings,
     ServerSetup,
     draw_entropy,
     fork_server,
@@ -45,12 +44,8 @@ from .manager import WorkerManager
 
 
 # ---------------------------------------------------------------- before a fork
-class _Disowned(Protocol):
-    def disown(self) -> None: ...
-
-
-_of_this_process: weakref.WeakKeyDictionary[_Disowned, None] = weakref.WeakKeyDictionary()
-"""Workers, and the managers with open descriptors."""
+_of_this_process: weakref.WeakKeyDictionary[Any, None] = weakref.WeakKeyDictionary()
+"""Workers, and the managers with open descriptors: what has `disown`."""
 
 
 @functools.cache
@@ -68,7 +63,7 @@ def fork_hygiene_once() -> None:
     os.register_at_fork(after_in_child=_leave_to_parent)
 
 
-def disown_after_fork(one: _Disowned) -> None:
+def disown_after_fork(one: Any) -> None:
     """Have every process forked from this one disown a Worker, or what it has."""
     _of_this_process[one] = None
 
@@ -107,31 +102,26 @@ class StartMethod:
 
         RuntimeError: they must not be forked, and memory was accepted that only forked workers see.
         """
-        if self._given is None:
-            foreign = any(kind.runs_foreign_code for kind in kinds)
-            self._choose(why_not_fork() if foreign else None)
-        self._at_start = self._look()
-
-    def _choose(self, why: str | None) -> None:
         global _told
-        self.spawn = why is not None
-        if why is None:
-            return
-        if self._inherited is not None:
-            address, nbytes = self._inherited
-            raise RuntimeError(
-                f"{why}; and workers in a fresh interpreter cannot see the {nbytes} bytes at "
-                f"{address:#x}, shared by other means, which were accepted before the start: use "
-                "Worker.share or Worker.empty, or give Worker(start_method='fork') if no task uses "
-                "those libraries"
-            )
-        if not _told:
-            _told = True
-            log.warning(
-                "%s; so the workers are made by a fresh interpreter (start_method='spawn'); "
-                "Worker(start_method=…) decides otherwise",
-                why,
-            )
+        if self._given is None:
+            why = why_not_fork() if any(kind.runs_foreign_code for kind in kinds) else None
+            self.spawn = why is not None
+            if why is not None and self._inherited is not None:
+                address, nbytes = self._inherited
+                raise RuntimeError(
+                    f"{why}; and workers in a fresh interpreter cannot see the {nbytes} bytes at "
+                    f"{address:#x}, shared by other means, which were accepted before the start: use "
+                    "Worker.share or Worker.empty, or give Worker(start_method='fork') if no task uses "
+                    "those libraries"
+                )
+            if why is not None and not _told:
+                _told = True
+                log.warning(
+                    "%s; so the workers are made by a fresh interpreter (start_method='spawn'); "
+                    "Worker(start_method=…) decides otherwise",
+                    why,
+                )
+        self._at_start = self._look()
 
     def _look(self) -> Mappings:
         return regions.spans() if self.spawn else shared_mappings()
@@ -187,7 +177,7 @@ class ProcessManager(WorkerManager):
                 lifeline.hold()
                 put_handlers_back(all_of_them=True)
                 take_over(setup.pipes)
-                serve(setup, Makings(self._engine, self.kinds, snapshot), limit_threads)
+                serve(setup, (self._engine, self.kinds, snapshot), limit_threads)
 
             with warnings.catch_warnings():
                 # Python 3.12 warns of any fork beside threads. Our threads hold no lock here.

@@ -8,7 +8,7 @@ import typing
 import pytest
 
 from simpler_ref import RemoteWorkerSpec, Worker
-from simpler_ref.workers.fork_server import Makings, ServerSetup, fork_server, serve
+from simpler_ref.workers.fork_server import ServerSetup, fork_server, serve
 from simpler_ref.workers.manager import WorkerManager
 from tests.support import wait_until
 
@@ -64,7 +64,7 @@ def test_it_ends_without_a_word_when_its_parent_has_left_reports_unread(capfd, u
             theirs.send(b"a report")
         ours.close()
         setup = ServerSetup(theirs.fileno(), parent_fd, {}, parent, set(), False, None)
-        server = fork_server(lambda: serve(setup, Makings(None, [], {}), lambda: None))
+        server = fork_server(lambda: serve(setup, (None, [], {}), lambda: None))
         ended = []
         wait_until(lambda: ended.append(os.waitpid(server, os.WNOHANG)) or ended[-1][0])
         assert os.waitstatus_to_exitcode(ended[-1][1]) == 0
