@@ -38,22 +38,6 @@ class Rows(NamedTuple):
     """For each task the number of the row that is its tensor, from 0; an array of integers, or a list."""
 
 
-class _Agreed:
-    """The number of tasks, on which all columns agree."""
-
-    def __init__(self) -> None:
-        self.count = -1
-        self._who = ""
-
-    def on(self, name: str, count: int) -> None:
-        if self.count < 0:
-            self.count, self._who = count, name
-        elif count != self.count:
-            raise ValueError(
-                f"{name} has an entry for each of {count} tasks, {self._who} for each of {self.count}"
-            )
-
-
 class _Tensors(NamedTuple):
     """One tensor of every task, as on the wire: a number or row for all, or one for each."""
 
@@ -97,19 +81,27 @@ class Batch:
         tensors, tags = _listed("tensors", tensors), _listed("tags", tags)
         if len(tags) != len(tensors):
             raise ValueError(f"tags has {len(tags)} entries for {len(tensors)} columns of tensors")
-        agreed = _Agreed()
+        self.size = -1  # the number of tasks, on which all columns agree
+        self._who = ""
         if count is not None:
-            agreed.on("count", whole("count", count, 0, _MOST_TASKS))
+            self._agree("count", whole("count", count, 0, _MOST_TASKS))
         self.tensors = [
-            _tagged_column(f"[{j}]", tensors[j], tags[j], agreed) for j in range(len(tensors))
+            self._tagged_column(f"[{j}]", column, tag)
+            for j, (column, tag) in enumerate(zip(tensors, tags, strict=True))
         ]
-        self.scalars = _scalar_columns(scalars, agreed)
-        self.workers = _worker_column(workers, agreed)
+        self.scalars = self._scalar_columns(scalars)
+        self.workers = self._worker_column(workers)
         """The worker each task is for, −1 for any; one, or one for each."""
-        self.size = agreed.count
-        """The number of tasks."""
         if self.size < 0:
             raise ValueError("no column says how many tasks there are: give count=…")
+
+    def _agree(self, name: str, count: int) -> None:
+        if self.size < 0:
+            self.size, self._who = count, name
+        elif count != self.size:
+            raise ValueError(
+                f"{name} has an entry for each of {count} tasks, {self._who} for each of {self.size}"
+            )
 
     def in_child_memory(self) -> Any:
         """Say which tasks have a tensor in a next-level worker's memory: a bool, or one for each."""
@@ -124,8 +116,7 @@ class Batch:
         The first variables of a row are the addresses of the task's tensors. `word` is the callable word,
         or one for each task.
         """
-        tensors = [(one.data, one.rest) for one in self.tensors]
-        scalars = [(one.bits, one.kind) for one in self.scalars]
+        tensors, scalars = ([one[:2] for one in found] for found in (self.tensors, self.scalars))
         return repeated(self.size, word, tensors, scalars)
 
     def rows(self) -> Iterator[tuple[list[bytes], list[bytes]]]:
@@ -137,13 +128,127 @@ class Batch:
             ]
             yield tensors, scalars
 
+    # ------------------------------------------------------------ one column
+    def _tensor_column(self, name: str, column: Any) -> _Tensors:
+        """Read a column of tensors: rows of an array, or one tensor for all."""
+        if isinstance(column, DescribedTensor):
+            raise TypeError(
+                f"{name}: {column!r} is for submit_sub and submit_next_level: many at once are contiguous "
+                "ones of DataType"
+            )
+        if isinstance(column, ContinuousTensor):
+            if current.spawned:
+                require_wires_visible([column._wire])
+            words = np.frombuffer(column._wire, np.int64)
+            return _Tensors(words[0], words[1:].copy(), getattr(column._wire, "place", None))
+        if isinstance(column, np.ndarray):
+            if column.ndim == 0:
+                raise ValueError(
+                    f"{name} has no axis of tasks; for one tensor for all of them give make_tensor(array)"
+                )
+            return self._rows_of(name, column, np.arange(len(column)))
+        if isinstance(column, Rows):
+            return self._rows_of(name, column.array, _row_numbers(name, *column))
+        raise TypeError(
+            f"{name} is a {type(column).__name__}; give an array with a row for each task, Rows, or one "
+            "ContinuousTensor for all; tasks whose tensors are no rows of one array are submitted one by one"
+        )
+
+    def _rows_of(self, name: str, array: Array, index: Array) -> _Tensors:
+        """Read rows of an array, one for each task; their numbers in `index` become their addresses."""
+        self._agree(name, len(index))
+        if not array[:1].flags.c_contiguous:
+            raise ValueError(
+                f"{name}: the tensors of its tasks, of shape {array.shape[1:]} and strides "
+                f"{array.strides[1:]}, are not contiguous; pass a copy whose rows are, "
+                "Worker.share(np.ascontiguousarray(array))"
+            )
+        try:
+            tensor = ContinuousTensor(array.ctypes.data, array.shape[1:], to_dtype(array.dtype))
+            index *= array.strides[0]
+            index += tensor.data
+            if len(index):
+                start, end = int(index.min()), int(index.max()) + tensor.nbytes()
+                require_visible(start, end - start)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{name}: {error}") from None
+        keep_alive(array)
+        return _Tensors(index, np.frombuffer(tensor._wire, np.int64)[1:].copy())
+
+    def _tagged_column(self, place: str, column: Any, tag: Any) -> _Tensors:
+        """Read a column of tensors with its tags; refuse read-only arrays that tasks write."""
+        name = f"tensors{place}"
+        read = self._tensor_column(name, column)
+        tags = self._tag_column(f"tags{place}", tag)
+        array = column.array if isinstance(column, Rows) else column
+        if isinstance(array, np.ndarray) and not array.flags.writeable:
+            require_reads(array, tags, name)
+        rest = read.rest
+        if np.ndim(tags) and rest.ndim == 1:
+            rest = np.tile(rest, (len(tags), 1))
+        rest[..., _KIND] |= tags << L.TENSOR_TAG_SHIFT
+        return read._replace(rest=rest)
+
+    def _tag_column(self, name: str, tag: Any) -> Any:
+        """Read the tag of a column: one for all tasks, or one for each."""
+        if not isinstance(tag, (list, tuple, np.ndarray)):
+            return check_tag(tag)
+        self._agree(name, len(tag))
+        numbers = np.asarray(tag, np.int64)
+        for wrong in numbers[(numbers < 0) | (numbers >= len(TensorArgType))][:1].tolist():
+            check_tag(wrong)
+        return numbers
+
+    def _scalar_columns(self, scalars: Any) -> list[_Scalars]:
+        """Read the scalars: an array (tasks, scalars), or a list of columns."""
+        if scalars is None:
+            return []
+        if isinstance(scalars, np.ndarray):
+            if scalars.ndim != 2:
+                raise ValueError(
+                    f"scalars has shape {scalars.shape}; give (tasks, scalars), or a list of columns"
+                )
+            self._agree("scalars", len(scalars))
+            return [_words_of("scalars", column) for column in scalars.T]
+        return [
+            self._scalar_column(f"scalars[{j}]", column)
+            for j, column in enumerate(_listed("scalars", scalars))
+        ]
+
+    def _scalar_column(self, name: str, column: Any) -> _Scalars:
+        if isinstance(column, np.ndarray) and column.ndim:
+            if column.ndim != 1:
+                raise ValueError(
+                    f"{name} has shape {column.shape}; a column has one number for each task"
+                )
+            self._agree(name, len(column))
+            return _words_of(name, column)
+        try:
+            bits, kind = np.frombuffer(scalar_wire(column), np.int64)
+        except (TypeError, OverflowError) as error:
+            raise type(error)(
+                f"{name}: {error}; a column is one number for all tasks, or an array"
+            ) from None
+        bound = column.word if isinstance(column, Bound) else None
+        return _Scalars(bits, kind, bound)
+
+    def _worker_column(self, workers: Any) -> Any:
+        if not isinstance(workers, (list, tuple, np.ndarray)):
+            return workers
+        self._agree("workers", len(workers))
+        chosen = np.asarray(workers)
+        if chosen.ndim != 1 or (chosen.dtype.kind not in "iu" and len(chosen)):
+            raise ValueError("workers must be a number, or one for each task")
+        if chosen.dtype == np.uint64 and (chosen >> 63).any():
+            raise ValueError(f"workers names {chosen.max()}, which is no worker")
+        return chosen.astype(np.int64)
+
 
 def _row(column: Any, task: int, ndim: int = 0) -> bytes:
     found = np.asarray(column, np.int64)
     return (found[task] if found.ndim > ndim else found).tobytes()
 
 
-# ---------------------------------------------------------------- one column
 def _listed(name: str, columns: Any) -> Sequence[Any]:
     if not isinstance(columns, (list, tuple)):
         raise TypeError(
@@ -151,41 +256,6 @@ def _listed(name: str, columns: Any) -> Sequence[Any]:
             f"for one column write {name}=[…]"
         )
     return columns
-
-
-def _tensor_column(name: str, column: Any, agreed: _Agreed) -> _Tensors:
-    """Read a column of tensors: rows of an array, or one tensor for all."""
-    if isinstance(column, ContinuousTensor):
-        try:
-            wire = _plain(column)
-        except TypeError as error:
-            raise TypeError(f"{name}: {error}") from None
-        words = np.frombuffer(wire, np.int64)
-        return _Tensors(words[0], words[1:].copy(), getattr(wire, "place", None))
-    if isinstance(column, np.ndarray):
-        if column.ndim == 0:
-            raise ValueError(
-                f"{name} has no axis of tasks; for one tensor for all of them give make_tensor(array)"
-            )
-        return _rows(name, column, np.arange(len(column)), agreed)
-    if isinstance(column, Rows):
-        return _rows(name, column.array, _row_numbers(name, *column), agreed)
-    raise TypeError(
-        f"{name} is a {type(column).__name__}; give an array with a row for each task, Rows, or one "
-        "ContinuousTensor for all; tasks whose tensors are no rows of one array are submitted one by one"
-    )
-
-
-def _plain(tensor: ContinuousTensor) -> bytes:
-    """Return the bytes of a tensor; refuse one that a layout describes."""
-    if isinstance(tensor, DescribedTensor):
-        raise TypeError(
-            f"{tensor!r} is for submit_sub and submit_next_level: many at once are contiguous ones "
-            "of DataType"
-        )
-    if current.spawned:
-        require_wires_visible([tensor._wire])
-    return tensor._wire
 
 
 def _row_numbers(name: str, array: Any, index: Any) -> Array:
@@ -210,89 +280,6 @@ def _row_numbers(name: str, array: Any, index: Any) -> Array:
     return numbers.astype(np.int64)
 
 
-def _rows(name: str, array: Array, index: Array, agreed: _Agreed) -> _Tensors:
-    """Read rows of an array, one for each task; their numbers in `index` become their addresses."""
-    agreed.on(name, len(index))
-    if not array[:1].flags.c_contiguous:
-        raise ValueError(
-            f"{name}: the tensors of its tasks, of shape {array.shape[1:]} and strides "
-            f"{array.strides[1:]}, are not contiguous; pass a copy whose rows are, "
-            "Worker.share(np.ascontiguousarray(array))"
-        )
-    try:
-        tensor = ContinuousTensor(array.ctypes.data, array.shape[1:], to_dtype(array.dtype))
-        index *= array.strides[0]
-        index += tensor.data
-        if len(index):
-            start, end = int(index.min()), int(index.max()) + tensor.nbytes()
-            require_visible(start, end - start)
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"{name}: {error}") from None
-    keep_alive(array)
-    return _Tensors(index, np.frombuffer(tensor._wire, np.int64)[1:].copy())
-
-
-def _tagged_column(place: str, column: Any, tag: Any, agreed: _Agreed) -> _Tensors:
-    """Read a column of tensors with its tags; refuse read-only arrays that tasks write."""
-    name = f"tensors{place}"
-    read = _tensor_column(name, column, agreed)
-    tags = _tag_column(f"tags{place}", tag, agreed)
-    array = column.array if isinstance(column, Rows) else column
-    if isinstance(array, np.ndarray) and not array.flags.writeable:
-        require_reads(array, tags, name)
-    rest = read.rest
-    if np.ndim(tags) and rest.ndim == 1:
-        rest = np.tile(rest, (len(tags), 1))
-    rest[..., _KIND] |= tags << L.TENSOR_TAG_SHIFT
-    return read._replace(rest=rest)
-
-
-def _tag_column(name: str, tag: Any, agreed: _Agreed) -> Any:
-    """Read the tag of a column: one for all tasks, or one for each."""
-    if not isinstance(tag, (list, tuple, np.ndarray)):
-        return check_tag(tag)
-    agreed.on(name, len(tag))
-    numbers = np.asarray(tag, np.int64)
-    for wrong in numbers[(numbers < 0) | (numbers >= len(TensorArgType))][:1].tolist():
-        check_tag(wrong)
-    return numbers
-
-
-def _scalar_columns(scalars: Any, agreed: _Agreed) -> list[_Scalars]:
-    """Read the scalars: an array (tasks, scalars), or a list of columns."""
-    if scalars is None:
-        return []
-    if isinstance(scalars, np.ndarray):
-        if scalars.ndim != 2:
-            raise ValueError(
-                f"scalars has shape {scalars.shape}; give (tasks, scalars), or a list of columns"
-            )
-        agreed.on("scalars", len(scalars))
-        return [_words_of("scalars", column) for column in scalars.T]
-    return [
-        _scalar_column(f"scalars[{j}]", column, agreed)
-        for j, column in enumerate(_listed("scalars", scalars))
-    ]
-
-
-def _scalar_column(name: str, column: Any, agreed: _Agreed) -> _Scalars:
-    if isinstance(column, np.ndarray) and column.ndim:
-        if column.ndim != 1:
-            raise ValueError(
-                f"{name} has shape {column.shape}; a column has one number for each task"
-            )
-        agreed.on(name, len(column))
-        return _words_of(name, column)
-    try:
-        bits, kind = np.frombuffer(scalar_wire(column), np.int64)
-    except (TypeError, OverflowError) as error:
-        raise type(error)(
-            f"{name}: {error}; a column is one number for all tasks, or an array"
-        ) from None
-    bound = column.word if isinstance(column, Bound) else None
-    return _Scalars(bits, kind, bound)
-
-
 def _words_of(name: str, numbers: Array) -> _Scalars:
     """Return numbers as the 64 bits that travel and their kind, by their dtype; see `scalar_wire`."""
     kind, size = numbers.dtype.kind, numbers.dtype.itemsize
@@ -313,13 +300,3 @@ def _words_of(name: str, numbers: Array) -> _Scalars:
     )
 
 
-def _worker_column(workers: Any, agreed: _Agreed) -> Any:
-    if not isinstance(workers, (list, tuple, np.ndarray)):
-        return workers
-    agreed.on("workers", len(workers))
-    chosen = np.asarray(workers)
-    if chosen.ndim != 1 or (chosen.dtype.kind not in "iu" and len(chosen)):
-        raise ValueError("workers must be a number, or one for each task")
-    if chosen.dtype == np.uint64 and (chosen >> 63).any():
-        raise ValueError(f"workers names {chosen.max()}, which is no worker")
-    return chosen.astype(np.int64)
