@@ -124,27 +124,7 @@ class CheckedTensor(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Its size."""
         return self.end - self.start
-
-
-def tensor_at(
-    tag: int,
-    memory: int,
-    data: int,
-    nbytes: int,
-    layout: Layout | None = None,
-    *,
-    buffer: int = 0,
-    child_memory: bool = False,
-) -> CheckedTensor:
-    """Return a tensor that spans so many bytes, by the address of its first element."""
-    below = 0
-    if layout is not None:
-        below = span_of(layout)[0]
-        layout = layout if _has_gaps(layout) else None
-    start = data - below
-    return CheckedTensor(tag, memory, start, start + nbytes, buffer, below, layout, child_memory)
 
 
 @functools.lru_cache(1 << 12)
@@ -302,7 +282,6 @@ class Bytes:
             yield from one.all_reads()
 
     def add(self, use: CheckedUse, lineage: Lineage) -> None:
-        """Note what a task does."""
         tensor = use.tensor
         record = self._records.get(_bytes_of(tensor)) or self._make(tensor)
         if tensor.tag not in _WRITES:
@@ -440,7 +419,6 @@ class History:
         return self._provide(owner, start, start + nbytes)
 
     def drain(self) -> None:
-        """Note that all tasks have ended."""
         self._bytes.clear()
         self._order = []
         self._producers = {
@@ -453,7 +431,6 @@ class History:
 
     # ------------------------------------------------------------ memory of the rings
     def open_scope(self) -> None:
-        """Begin a scope."""
         self._scopes.append([])
 
     def require_kept(self) -> None:
@@ -646,11 +623,14 @@ def _sent(args: TaskArgs, guards: bool) -> TaskArgs:
 def _tensor_of(wire: bytes, worker: int) -> CheckedTensor:
     """Return a tensor of a task; `worker` is the one whose memory `child_memory` means."""
     data, *_, child = W.TENSOR.unpack(wire)
+    below, layout = 0, None
+    if isinstance(wire, W.DescribedWire):
+        below = span_of(wire.layout)[0]
+        layout = wire.layout if _has_gaps(wire.layout) else None
+    span = data - below, data - below + W.bytes_of(wire)
     number = int.from_bytes(wire[_BUFFER_AT:], "little")
-    layout = wire.layout if isinstance(wire, W.DescribedWire) else None
     memory = worker if child else HOST
-    place = wire[W.TAG_AT], memory, data, W.bytes_of(wire), layout
-    return tensor_at(*place, buffer=number, child_memory=child == 1)
+    return CheckedTensor(wire[W.TAG_AT], memory, *span, number, below, layout, child == 1)
 
 
 def caller() -> str:
@@ -666,5 +646,4 @@ def caller() -> str:
 
 
 def is_ours(frame: FrameType) -> bool:
-    """Say whether a frame is of this package."""
     return str(frame.f_globals.get("__name__")).startswith(_OURS)
