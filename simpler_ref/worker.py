@@ -583,21 +583,9 @@ class Worker(CallMethods, RemoteMethods):
         return self._fresh(self._life.live().arena.copy(source))
 
     def zeros(self, shape: int | Sequence[int], dtype: Any = float) -> Array:
-        """Return an array of zeros that all workers share.
+        """Return an array of zeros that all workers share; see `empty`.
 
-        Its pages take memory only when they are touched.
-
-        Parameters
-        ----------
-        shape : int | Sequence[int]
-            Elements, per dimension.
-        dtype : Any
-            What numpy takes for a dtype, but for Python objects; float64 by default.
-
-        Raises
-        ------
-        TypeError, ValueError, MemoryError
-            See `empty`.
+        Its dtype is float64 unless it is given. Its pages take memory only when they are touched.
         """
         return self._fresh(self._life.live().arena.zeros(shape, dtype))
 

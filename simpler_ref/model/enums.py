@@ -6,6 +6,7 @@ Rule     FLOW-DATA-1, FLOW-DATA-2, FLOW-DATA-6, FLOW-LAYOUT-1
 from __future__ import annotations
 
 import enum
+import functools
 from typing import Any
 
 import numpy as np
@@ -112,10 +113,6 @@ def arg_direction_name(direction: ArgDirection) -> str:
     return ArgDirection(direction).name
 
 
-_DTYPES_SEEN: dict[Any, DataType | None] = {}
-_MOST_DTYPES = 4096
-
-
 def to_dtype(dtype: Any) -> DataType:
     """Return the DataType of a DataType, a numpy dtype, or anything numpy or torch calls a dtype."""
     kind = find_dtype(dtype)
@@ -131,18 +128,18 @@ def find_dtype(dtype: Any) -> DataType | None:
         return dtype
     if isinstance(dtype, int) and not isinstance(dtype, bool):
         return DataType(dtype)
-    if isinstance(dtype, (type, np.dtype)) and dtype in _DTYPES_SEEN:
-        return _DTYPES_SEEN[dtype]
+    return (_found if isinstance(dtype, (type, np.dtype)) else _found.__wrapped__)(dtype)
+
+
+@functools.lru_cache(4096)
+def _found(dtype: Any) -> DataType | None:
     kind = _FROM_NAME.get(_name_of(dtype))
     if kind is None:
         try:
             converted = np.dtype(dtype)
         except TypeError:
-            converted = None
-        if converted is not None and converted.isnative:
-            kind = _FROM_NAME.get(converted.name)
-    if isinstance(dtype, (type, np.dtype)) and len(_DTYPES_SEEN) < _MOST_DTYPES:
-        _DTYPES_SEEN[dtype] = kind
+            return None
+        kind = _FROM_NAME.get(converted.name) if converted.isnative else None
     return kind
 
 

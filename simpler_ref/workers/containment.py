@@ -26,7 +26,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from multiprocessing import process, util
-from typing import Any, NoReturn
+from typing import Any
 
 from ..jit.kernel import INTERPRETED
 from ..system.signals import signals_blocked
@@ -83,26 +83,25 @@ class Origin:
         self.here.value = True
 
     def require(self, exception: BaseException | None = None) -> None:
-        """End this process if it is the child of a task: the task's copy has returned, or raised."""
-        if not self.here:
-            end_child(exception)
+        """End this process if it is the child of a task: the task's copy has returned, or raised.
 
-
-def end_child(exception: BaseException | None) -> NoReturn:
-    """End a process that a task has forked, as Python does, without touching anything of the worker."""
-    status = 1
-    try:
-        if exception is None:
-            status = 0
-        elif not isinstance(exception, SystemExit):
-            sys.excepthook(type(exception), exception, exception.__traceback__)
-        elif exception.code is None or isinstance(exception.code, int):
-            status = (exception.code or 0) & 0xFF
-        else:
-            print(exception.code, file=sys.stderr)
-        flush_output()
-    finally:
-        os._exit(status)
+        It ends as Python does, without touching anything of the worker.
+        """
+        if self.here:
+            return
+        status = 1
+        try:
+            if exception is None:
+                status = 0
+            elif not isinstance(exception, SystemExit):
+                sys.excepthook(type(exception), exception, exception.__traceback__)
+            elif exception.code is None or isinstance(exception.code, int):
+                status = (exception.code or 0) & 0xFF
+            else:
+                print(exception.code, file=sys.stderr)
+            flush_output()
+        finally:
+            os._exit(status)
 
 
 # ---------------------------------------------------------------- what a worker does when it ends
@@ -276,15 +275,17 @@ class Relay(threading.Thread):
             self._pass_on(fd)
 
     def _pass_on(self, fd: int) -> bool:
-        """Write what is in a pipe; say whether there may be more."""
+        """Write what is in a pipe to its stream, else to the file behind that; say if there may be more."""
         with self._lock:
             try:
                 data = os.read(fd, _MOST)
             except BlockingIOError:
                 return True
-            text = self._decoders[fd].decode(data, final=not data)
-            if text:
-                _write(self._names[fd], text)
+            text, name = self._decoders[fd].decode(data, final=not data), self._names[fd]
+            for stream in (getattr(sys, name), getattr(sys, f"__{name}__")) if text else ():
+                with suppress(Exception):  # closed, absent, or a user's own object
+                    stream.write(text)
+                    break
         return bool(data)
 
     def close_writing(self) -> None:
@@ -307,11 +308,3 @@ class Relay(threading.Thread):
             os.close(self._end)
         while self._names:
             os.close(self._names.popitem()[0])
-
-
-def _write(name: str, text: str) -> None:
-    """Write to a stream as it is now; if that is impossible, to the file behind it."""
-    for stream in (getattr(sys, name), getattr(sys, f"__{name}__")):
-        with suppress(Exception):  # closed, absent, or a user's own object
-            stream.write(text)
-            return

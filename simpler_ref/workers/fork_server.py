@@ -286,7 +286,12 @@ class Entropy(dict[str, bytes]):
         }
         random.seed(words["random"])
         if "numpy" in words:
-            _seed_numpy(words["numpy"])
+            np_random: Any = import_module("numpy.random")
+            generator = np_random.get_bit_generator()
+            if isinstance(generator, np_random.MT19937):
+                np_random.seed([words["numpy"] >> 32 * i & 0xFFFFFFFF for i in range(8)])
+            else:  # the user has replaced it
+                np_random.set_bit_generator(type(generator)(words["numpy"]))
         if "torch" in words and (torch := sys.modules.get("torch")):
             torch.default_generator.manual_seed(words["torch"] >> 193)  # 63 bits
 
@@ -307,15 +312,6 @@ def draw_entropy(beside: int) -> Entropy:
     if torch := sys.modules.get("torch"):
         found["torch"] = _digest(bytes(torch.get_rng_state().numpy()), f"{start}")
     return found
-
-
-def _seed_numpy(word: int) -> None:
-    np_random: Any = import_module("numpy.random")
-    generator = np_random.get_bit_generator()
-    if isinstance(generator, np_random.MT19937):
-        np_random.seed([word >> 32 * i & 0xFFFFFFFF for i in range(8)])
-    else:  # the user has replaced it
-        np_random.set_bit_generator(type(generator)(word))
 
 
 def _digest(state: bytes, number: str) -> bytes:
