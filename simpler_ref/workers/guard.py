@@ -34,12 +34,8 @@ class Input(NamedTuple):
     remedy: str
 
 
-class Seen(NamedTuple):
-    """An input as it was before the task."""
-
-    input: Input
-    before: Array
-    """Its bytes, or the sums of its pieces."""
+Seen = tuple[Input, Array]
+"""An input as it was before the task: its bytes, or the sums of its pieces."""
 
 
 class Guard:
@@ -60,8 +56,8 @@ class Guard:
             ]
             if not inputs:
                 return leaf(args)
-            others = [_bytes_of(one) for one in tensors if not one.is_read_only and _is_here(one)]
-            seen = look(inputs, others)
+            written = (one for one in tensors if not one.is_read_only and not one.child_memory)
+            seen = look(inputs, [_bytes_of(one) for one in written if one.data and one.nbytes()])
             result = leaf(args)
             self.require_unchanged(seen)
             return result
@@ -69,19 +65,31 @@ class Guard:
         return guarded
 
     def require_unchanged(self, seen: Sequence[Seen]) -> None:
-        """Raise a HazardError if a task, which has ended, has left an input with other bytes."""
-        for one in seen:
-            offsets = _changed(one)
-            if offsets is None or self._mailbox.engine.view.is_unordered(*_span(one.input.array)):
+        """Raise a HazardError if a task, which has ended, has left an input with other bytes.
+
+        Its message has to fit the few bytes that a mailbox has for it.
+        """
+        for (name, array, remedy), before in seen:
+            places, some = np.flatnonzero(before != _sums(array)), ""
+            if not len(places) or self._mailbox.engine.view.is_unordered(*_span(array)):
                 continue  # in the second case others may write there meanwhile
-            raise HazardError(_message(one, *offsets), kind=KIND)
+            first, last = int(places[0]), int(places[-1])
+            if array.nbytes > MOST_COPIED:
+                ends, some = np.cumsum([len(one) for one in pieces(array)]), "some of "
+                first, last = int(ends[first - 1]) if first else 0, int(ends[last]) - 1
+            raise HazardError(
+                f"{KIND}: {some}bytes {first} to {last} of {name} ({array.nbytes} bytes) changed while the "
+                f"task ran. {remedy} if the task writes there; else the program does, or another task that "
+                "reads it",
+                kind=KIND,
+            )
 
 
 # ---------------------------------------------------------------- before and after
 def look(inputs: Sequence[Input], others: Sequence[Array]) -> list[Seen]:
     """Return inputs as they are; without those that share bytes with what the task may write."""
     return [
-        Seen(one, _sums(one.array))
+        (one, _sums(one.array))
         for one in inputs
         if one.array.nbytes and not any(share_bytes(one.array, other) for other in others)
     ]
@@ -103,34 +111,7 @@ def pieces(array: Array) -> Iterator[Any]:
     yield from (array[at : at + rows].tobytes() for at in range(0, len(array), rows))
 
 
-def _changed(seen: Seen) -> tuple[int, int] | None:
-    """Return the first and the last byte that changed, in C order; those of pieces if they are many."""
-    array = seen.input.array
-    places = np.flatnonzero(seen.before != _sums(array))
-    if not len(places):
-        return None
-    first, last = int(places[0]), int(places[-1])
-    if array.nbytes <= MOST_COPIED:
-        return first, last
-    ends = np.cumsum([len(one) for one in pieces(array)])
-    return int(ends[first - 1]) if first else 0, int(ends[last]) - 1
-
-
-def _message(seen: Seen, first: int, last: int) -> str:
-    """Return what happened and what to do, in the few bytes that a mailbox has for it."""
-    one, some = seen.input, "some of " if seen.input.array.nbytes > MOST_COPIED else ""
-    return (
-        f"{KIND}: {some}bytes {first} to {last} of {one.name} ({one.array.nbytes} bytes) changed while "
-        f"the task ran. {one.remedy} if the task writes there; else the program does, or another task "
-        "that reads it"
-    )
-
-
 # ---------------------------------------------------------------- where bytes are
-def _is_here(tensor: ContinuousTensor) -> bool:
-    return bool(tensor.data) and not tensor.child_memory and tensor.nbytes() > 0
-
-
 def _bytes_of(tensor: ContinuousTensor) -> Array:
     if isinstance(tensor, DescribedTensor):
         array = tensor.numpy()

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import repeat, starmap
-from typing import Any, Protocol
+from typing import Any
 
 from ..callables.pickling import answer_staged
 from ..callables.runnable import refuse_unrun
@@ -39,16 +39,6 @@ from .kinds import WorkerKind
 from .reports import write_error
 
 
-class Probe(Protocol):
-    """What a worker does around each task while the flags of a run ask for it."""
-
-    def around(self, leaf: Callable[[ReceivedArgs], Any]) -> Callable[[ReceivedArgs], Any]:
-        """Return a leaf that does it, too."""
-
-    def close(self) -> None:
-        """Give everything back."""
-
-
 # ---------------------------------------------------------------- a worker's own table
 class LocalCallables:
     """A worker's own table: digest → private slot → callable."""
@@ -60,7 +50,7 @@ class LocalCallables:
         self._installed: list[tuple[Any, Callable[[ReceivedArgs], Any]]] = []
         """With what runs its tasks without a probe."""
         self._free: list[int] = []
-        self._probe: Probe | None = None
+        self._probe: Any = None  # what is done around each task while the flags of a run ask for it
         for digest, target in snapshot.items():
             self.install(digest, target)
 
@@ -78,7 +68,7 @@ class LocalCallables:
         self.leaves[slot] = self._probed(leaf)
 
     def _probed(self, leaf: Callable[[ReceivedArgs], Any]) -> Callable[[ReceivedArgs], Any]:
-        return leaf if self._probe is None else self._probe.around(leaf)
+        return leaf if self._probe is None else self._probe.around(leaf)  # type: ignore[no-any-return]
 
     def probe(self, mailbox: MailboxView, request: bytes) -> bytes:
         """Run tasks with a probe from now on, or without: then kernels call compiled code again."""

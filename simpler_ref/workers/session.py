@@ -21,7 +21,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 from ..callables.identity import CallableHandle, TargetNamespace
 from ..callables.pickling import inherited
@@ -96,24 +96,6 @@ class RemoteWorkers:
         )
 
 
-class _Orchestrator(Protocol):
-    """What workers ask of the Orchestrator of a Worker's runs; see `orchestrator_of` for all of it."""
-
-    def _place_of(self, task: int) -> str: ...
-
-    def _take_entries(self) -> None: ...
-
-
-class _Domains(Protocol):
-    """What workers tell the communication domains of a Worker; see `domains_of` for all of it."""
-
-    def forget_members(self) -> None: ...
-
-    def note_death(self, worker: int, code: int) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class Session:
     """Everything that must be closed with a Worker, apart from the Worker itself.
 
@@ -147,8 +129,8 @@ class Session:
         self.snapshot: Snapshot = {}
         self.inherited: dict[str, Any] | None = None
         """What workers have of `__main__`; None: all of it, since they are threads, or not started."""
-        self.orch: _Orchestrator
-        self.domains: _Domains
+        self.orch: Any  # that of the runs: `orchestrator_of` knows its type
+        self.domains: Any  # see `domains_of`
         self.chips: ChipMemory
         self.pid = os.getpid()
         self.endpoints = RemoteWorkers()
