@@ -154,22 +154,17 @@ class Life:
         pool.append(kind)
         return len(pool) - 1
 
-    def _links(self) -> int:
-        """Return the number of endpoints, or places for them: they are the last of their pool."""
-        return sum(kind.comes_last for kind in self.next_level)
-
     def nested(self) -> Iterator[Life]:
         for kind in self.next_level:
             if isinstance(kind, NestedWorker):
                 yield kind.inner._life
 
-    def _has_endpoints(self) -> bool:
-        """Say whether there are endpoints at any level below, or places for them."""
-        return self._links() > 0 or any(one._has_endpoints() for one in self.nested())
+    def _all_kinds(self) -> list[WorkerKind]:
+        """Return its workers, and those of all Workers below it."""
+        return [*self.kinds, *(kind for inner in self.nested() for kind in inner._all_kinds())]
 
     def _threads(self) -> int:
-        below = sum(inner._threads() for inner in self.nested())
-        return sum(not kind.is_vacant for kind in self.kinds) + below
+        return sum(not kind.is_vacant for kind in self._all_kinds())
 
     def _place(self) -> Placement:
         """Look at the cores, unless the parent has, and give ranks to all workers of the tree.
@@ -182,7 +177,7 @@ class Life:
                 pin=self.options.pin,
                 spin_us=self.options.spin_us,
                 before=self.workers_before,
-                is_remote=self._has_endpoints(),
+                is_remote=any(kind.comes_last for kind in self._all_kinds()),
             )
         first, ranks = self.placement.first, []
         for kind in self.kinds:
@@ -341,7 +336,7 @@ class Life:
             task_window=options.task_window,
             next_level=len(self.next_level),
             sub=len(self.subs),
-            endpoints=self._links(),
+            endpoints=sum(kind.comes_last for kind in self.next_level),  # or places for them
             depth=options.mailbox_depth,
             blocks_size=options.values_size if self.takes_calls else 0,
             track_reads=options.track_reads,
@@ -474,8 +469,10 @@ class Life:
                     # should this be cut short, the next run does it all again
                     self.needs_start = True
                     if anew:
-                        if self.options.child_mode == "process":
-                            self._send_children_away()
+                        in_processes = self.options.child_mode == "process"
+                        for kind in self._all_kinds():
+                            if in_processes and isinstance(kind, NestedWorker):
+                                kind.inner._life._away_from = os.getpid()
                         session.start_anew()
                         top.listen(self)
                     else:
@@ -495,12 +492,6 @@ class Life:
         with self.lock:
             self.needs_start = True
             session.stop_workers()
-
-    def _send_children_away(self) -> None:
-        """Note that the Workers below this one will run in another process than this one."""
-        for inner in self.nested():
-            inner._away_from = os.getpid()
-            inner._send_children_away()
 
     def running_manager(self) -> WorkerManager:
         """Return the manager of the workers, starting them if necessary."""
