@@ -204,27 +204,25 @@ class Session:
     @cached_property
     def words(self) -> tuple[dict[CallableHandle, int], dict[CallableHandle, int]]:
         """The registry's tables of live handles that each pool takes: next level, sub."""
-        following, subs = self._takes()
-        nothing: dict[CallableHandle, int] = {}
-        return (
-            nothing if following is None else self.registry.words(following, L.NEXT_LEVEL),
-            nothing if subs is None else self.registry.words(subs, L.SUB),
+        following, subs = (
+            {} if (takes := self._takes(pool)) is None else self.registry.words(takes, pool)
+            for pool in (L.NEXT_LEVEL, L.SUB)
         )
+        return following, subs
 
-    def _takes(self) -> tuple[TargetNamespace | None, TargetNamespace | None]:
-        python = TargetNamespace.LOCAL_PYTHON
-        following = None
-        if self.next_level:
-            first = self.next_level[0]
-            following = first.pool_namespace or first.target_namespace
-        return following, python if len(self.kinds) > len(self.next_level) else None
+    def _takes(self, pool: int) -> TargetNamespace | None:
+        """Return the namespace of a pool's callables; None: it has no workers."""
+        if pool == L.SUB:
+            has_subs = len(self.kinds) > len(self.next_level)
+            return TargetNamespace.LOCAL_PYTHON if has_subs else None
+        for first in self.next_level[:1]:
+            return first.pool_namespace or first.target_namespace
+        return None
 
     def explain(self, handle: CallableHandle, pool: int) -> Exception:
         if not self.registry.is_live(handle):
             return self.registry.explain(handle)
-        following, subs = self._takes()
-        takes = subs if pool == L.SUB else following
-        if takes is not None:
+        if (takes := self._takes(pool)) is not None:
             return TypeError(
                 f"{handle!r} is a {handle.target_namespace} callable; these workers take "
                 f"{takes.name} ones"
