@@ -143,7 +143,6 @@ def as_it_went_in(raw: bytes, kind: int) -> int | float:
 
 
 def as_float(raw: bytes, kind: int) -> float:
-    """Return a scalar as a float, from the 8 bytes that `raw` begins with."""
     if kind == L.RAW:
         kind = L.FLOAT64
     return float(as_it_went_in(raw, kind))

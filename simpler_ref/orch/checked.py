@@ -119,7 +119,6 @@ class CheckedTensor(NamedTuple):
 
     @property
     def data(self) -> int:
-        """The address of its first element."""
         return self.start + self.below
 
     @property
@@ -311,7 +310,6 @@ class Bytes:
         return self._grids.setdefault(bits, {}).setdefault(tensor.start >> bits, [])
 
     def forget(self, start: int, end: int) -> None:
-        """Forget what was done with the bytes of a buffer."""
         for gone in list(self._near(CheckedTensor(L.NO_DEP, HOST, start, end))):
             del self._records[_bytes_of(gone.tensor)]
             self._cell(gone.tensor).remove(gone)
@@ -442,7 +440,6 @@ class History:
                     raise _after_scope(use, owner)
 
     def close_scope(self) -> None:
-        """End the innermost scope: its buffers are given back."""
         for owner in self._scopes.pop():
             for buffer in owner.buffers:
                 self._buffers.remove(buffer)
@@ -549,7 +546,6 @@ class Check:
         """Where each task of the run was submitted."""
 
     def forget(self) -> None:
-        """Forget all but the places: nothing more is submitted."""
         self.history = History()
 
     def submit(

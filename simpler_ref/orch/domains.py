@@ -158,7 +158,6 @@ class CommDomainHandle:
 
 
 def domains_of(session: Session) -> Domains:
-    """Return the domains of a Worker."""
     assert isinstance(session.domains, Domains)
     return session.domains
 
@@ -176,7 +175,6 @@ class Domains:
         """Chips of the base communicator."""
 
     def live(self) -> dict[str, CommDomainHandle]:
-        """Return the domains whose memory is not freed, by name, the oldest first."""
         return {one.name: one for one in list(self._live)}
 
     # ------------------------------------------------------------ allocation
@@ -281,7 +279,6 @@ class Domains:
             handle.released = handle.freed = True
 
     def close(self) -> None:
-        """Drop all domains; the chips are gone."""
         while self._live:
             self._drop(self._live[-1])
 

@@ -159,7 +159,6 @@ class DryRun:
     def _used(
         self, task: graphs.GraphTask, worker: int, address: int, *, writes: bool
     ) -> graphs.GraphArgument:
-        """Return the tensor of a task that begins at an address, or has it."""
         found = [
             one
             for one, (start, end) in zip(task.arguments, self._extents[task.id], strict=True)
@@ -181,7 +180,6 @@ class DryRun:
         self._steps.append((self._depth, "drain"))
 
     def graph(self) -> graphs.TaskGraph:
-        """Return the graph, and let go of the engine."""
         self._engine.close()
         return graphs.TaskGraph(self._made, self._steps)
 
@@ -193,7 +191,6 @@ def shown_number(value: Any) -> str:
 def graph_of(
     session: Session, orch_fn: Callable[..., Any], args: Any, config: CallConfig
 ) -> graphs.TaskGraph:
-    """Return the graph of an orchestration function; see `Worker.graph`."""
     dry = DryRun(session)
     try:
         listen(dry, session, orch_fn, args, config)

@@ -61,7 +61,6 @@ class RecordedArgs(TaskArgs):
         return BoundInt(value, word) if isinstance(value, int) else BoundFloat(value, word)
 
     def scalar_float(self, i: int) -> float:
-        """Return scalar `i` as a float; see `scalar`."""
         value = super().scalar_float(i)
         word = self._scalars[i]
         if not isinstance(word, BoundWord):
@@ -146,7 +145,6 @@ class ListeningOrchestrator(Orchestrator):
         self.has_unordered = True  # where that is, replays know
 
     def _require_possible(self, members: Sequence[TaskArgs]) -> None:
-        """Refuse at once what no run could submit."""
         for one in members:
             counts = counts_of(len(one._tensors), len(one._scalars))
             if COUNTS_BYTES + blob_bytes(counts) > L.MAILBOX_ARGS_CAPACITY:
@@ -204,7 +202,6 @@ ListeningOrchestrator.ring = property(_refused("ring"))  # type: ignore[assignme
 
 # ---------------------------------------------------------------- the function
 def recorded(args: Any) -> RecordedArgs | None:
-    """Return the arguments of a function as it is given them; None: they are no TaskArgs."""
     if not isinstance(args, TaskArgs):
         return None
     if not hasattr(args, "_tensors"):

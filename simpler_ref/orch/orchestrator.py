@@ -630,7 +630,6 @@ class Orchestrator:
             raise self._task_error()
 
     def _until_idle(self) -> None:
-        """Wait until every task submitted so far has ended."""
         tasks, kernels = self._view.pushed - self._pushed_before, self._engine.kernels
         while kernels.help_scheduler(self._mem, -1, tasks, -1, PARK_NS) != L.OK:
             self._session.look()  # between slices Python sees signals

@@ -198,7 +198,6 @@ def create(
 
 
 def region_of(array: Array) -> Region:
-    """Return the region that begins with an array, for `attach` in another process."""
     return _regions[array.ctypes.data]
 
 

@@ -71,7 +71,6 @@ def seconds(name: str, value: Any, low: float = 0, high: float = FOREVER_S) -> f
 
 
 def positive_seconds(name: str, value: Any, high: float = FOREVER_S) -> float:
-    """Return a number of seconds that is more than 0."""
     found = seconds(name, value, 0, high)
     if not found:
         raise ValueError(f"{name} is {value}; give a positive number of seconds")
@@ -100,7 +99,6 @@ def flag(name: str, value: Any) -> bool:
 
 
 def one_of(name: str, value: Any, choices: Iterable[str], meaning: str) -> str:
-    """Return one of some words; `meaning` says what they are."""
     if value not in tuple(choices):
         raise ValueError(f"{name}={value!r:.60}: {meaning}")
     return str(value)
@@ -113,7 +111,6 @@ def text(name: str, value: Any) -> str:
 
 
 def filled(name: str, value: Any, remedy: str) -> str:
-    """Return a str that is not empty, or the path that a value stands for; an error has the remedy."""
     found = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(found, str):
         raise TypeError(f"{name}={value!r:.60}: {remedy}")
@@ -123,7 +120,6 @@ def filled(name: str, value: Any, remedy: str) -> str:
 
 
 def texts(name: str, value: Any, remedy: str) -> list[str]:
-    """Return a list of str; an error has the remedy."""
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise TypeError(f"{name}={value!r:.60}: {remedy}")
     found = list(value)
@@ -155,7 +151,6 @@ def file_path(name: str, value: Any) -> str:
 
 
 def items(name: str, value: Any, of_what: str) -> Iterable[Any]:
-    """Return what can be gone through, and is no text."""
     if not isinstance(value, Iterable) or isinstance(value, (str, bytes)):
         raise TypeError(f"{name}={value!r:.60} is no sequence of {of_what}: give a list")
     return value

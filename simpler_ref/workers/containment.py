@@ -270,7 +270,6 @@ class Relay(threading.Thread):
                     poll.unregister(fd)
 
     def pass_on(self) -> None:
-        """Write what workers have printed so far."""
         for fd in list(self._names):
             self._pass_on(fd)
 

@@ -220,7 +220,6 @@ class _Server:
             self.sock.send(REPORT.pack(what, worker, pid, code))
 
     def handle_death(self, pidfd: int) -> None:
-        """Reap a worker that has ended and report how, once those below it have ended, too."""
         worker, pid = self.workers.pop(pidfd)
         self.poll.unregister(pidfd)
         os.close(pidfd)
@@ -231,7 +230,6 @@ class _Server:
         self.report(b"D", worker, pid, code)
 
     def end_all(self) -> NoReturn:
-        """Kill the remaining workers, and end."""
         for _, pid in self.workers.values():
             os.kill(pid, signal.SIGKILL)
         for _, pid in self.workers.values():

@@ -295,7 +295,6 @@ class Life:
         return self.running and self._runner == threading.get_ident()
 
     def refuse_in_own_run(self) -> None:
-        """Refuse a call in an orchestration function, and in a task of a thread."""
         self.refuse_in_task()
         if self.is_in_own_run():
             raise RuntimeError(
@@ -359,7 +358,6 @@ class Life:
 
     @property
     def takes_calls(self) -> bool:
-        """Whether it has workers that take calls: sub workers, or endpoints with some."""
         return bool(self.subs) or self.endpoints.sub_workers > 0
 
     def enter(self, worker: object) -> None:
@@ -368,7 +366,6 @@ class Life:
         self._own(worker)
 
     def begin(self, session: Session, worker: object) -> None:
-        """Own what `open` has returned."""
         self._own(worker)
         self.session = session
 
@@ -484,11 +481,9 @@ class Life:
 
     @property
     def installer(self) -> WorkerManager | None:
-        """What installs callables in the workers; None while they are not running."""
         return None if self.session is None or self.needs_start else self.session.manager
 
     def end_workers(self, session: Session) -> None:
-        """End all workers; the next start makes them anew."""
         with self.lock:
             self.needs_start = True
             session.stop_workers()
@@ -546,7 +541,6 @@ class Life:
 
     # ------------------------------------------------------------ what it does, for people
     def look(self) -> top.Top | None:
-        """Return what the Worker does if it is open in this process."""
         session = self.session
         if session is None or session.pid != os.getpid():
             return None

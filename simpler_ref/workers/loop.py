@@ -83,11 +83,9 @@ class LocalCallables:
         return b""
 
     def address(self, slot: int) -> int:
-        """Return the address of compiled code for a callable's tasks, or 0."""
         return 0 if self._probe is not None else self.kind.address(self._installed[slot][0])
 
     def report(self, digest: bytes, error: BaseException) -> None:
-        """Let the worker's kind note what a task has raised."""
         slot = self.slots.get(digest)
         if slot is not None:
             self.kind.report(self._installed[slot][0], error)

@@ -339,7 +339,6 @@ class WorkerManager:
     def exchange(
         self, worker: int, command: int, request: bytes, timeout_s: float | None = None
     ) -> bytes:
-        """Have a worker carry out a request that is bytes, and return its answer; see `control`."""
         with staged(request) as name:
             size = self.control(worker, command, (len(request),), name=name, timeout_s=timeout_s)
             return read_staged(name, size)
@@ -380,7 +379,6 @@ class WorkerManager:
         self._commit(one, worker)
 
     def _commit(self, one: Registered, worker: int) -> None:
-        """Have a worker make a callable usable that it has only prepared."""
         if self.kinds[worker].has_two_phases:
             self.exchange(worker, L.LINK_COMMIT, one.payload)
 
@@ -422,7 +420,6 @@ class WorkerManager:
         return requested and worker not in self.dead and worker not in self.silent
 
     def _settle(self, worker: int) -> None:
-        """Return the mailbox to the Scheduler; give up a worker that has not answered by now."""
         if self._unanswered(worker):
             self._give_up(worker)
         if worker not in self.silent:
@@ -437,7 +434,6 @@ class WorkerManager:
         return False
 
     def welcome_back(self) -> None:
-        """Admit silent workers again that have answered after all."""
         for worker in sorted(self.silent):
             with self._control[worker]:
                 self._heard_again(worker)

@@ -65,7 +65,6 @@ def option(default: Any, meaning: str, check: Callable[[str, Any], Any] | None =
 
 
 def checked(one: Any, value: Any) -> Any:
-    """Return the value of an option, whose field is `one`, once it is found to be right."""
     check = one.metadata["check"]
     if check is None or (value is None and one.default is None):
         return value
@@ -220,7 +219,6 @@ class Options:
 
     @classmethod
     def described(cls) -> str:
-        """Return the text of all options as it stands in a docstring."""
         lines = ["Parameters", "----------"]
         for one in fields(cls):
             lines.append(f"{one.name} : {one.type}")

@@ -127,7 +127,6 @@ class StartMethod:
         return regions.spans() if self.spawn else shared_mappings()
 
     def why_array_is_invisible(self, array: Any, address: int, nbytes: int) -> str | None:
-        """Say why the workers cannot see the bytes that an array spans; None if they can."""
         if not self._sees_all and is_private(array):
             return PRIVATE
         return self.why_invisible(address, nbytes)

@@ -253,7 +253,6 @@ class Session:
             self.watch().look(failures, remedy)
 
     def tell_running_calls(self) -> None:
-        """Log which calls the end of the Worker waits for."""
         if self.manager is not None:
             self.watch().tell_running("the Worker is being closed", "Ctrl-C")
 
@@ -341,7 +340,6 @@ class Session:
         }
 
     def forget_watch(self) -> None:
-        """Drop the watch at the end of a run, or of a stream of calls."""
         self._watch = None
 
     def stop_workers(self) -> None:
