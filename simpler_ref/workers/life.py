@@ -343,12 +343,10 @@ class Life:
         )
         arena = Arena(options.arena_size, PAGE if options.check else ARENA_ALIGN)
         arena.on_reuse = self._forget_memory
-        session = Session(
-            engine, arena, self.next_level, self.subs, self.registry, options, self._method
-        )
+        own = self.registry, options, self._method, self.endpoints
+        session = Session(engine, arena, self.next_level, self.subs, *own)
         check = None if session.in_threads else self._method.why_invisible
         session.chips = ChipMemory(self.next_level, self.running_manager, check)
-        session.endpoints = self.endpoints
         return session
 
     def _forget_memory(self, low: int, high: int) -> None:

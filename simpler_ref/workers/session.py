@@ -19,7 +19,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import InitVar, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -96,36 +96,31 @@ class RemoteWorkers:
         )
 
 
+@dataclass(eq=False, repr=False)
 class Session:
     """Everything that must be closed with a Worker, apart from the Worker itself.
 
     It closes a Worker that is garbage-collected, or open when the interpreter ends.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        arena: Arena,
-        next_level: Sequence[WorkerKind],
-        subs: Sequence[WorkerKind],
-        registry: Registry,
-        options: Settings,
-        method: StartMethod,
-    ) -> None:
-        self.engine = engine
-        self.arena = arena
-        self.own_memory = method.own_memory = [
+    engine: Engine
+    arena: Arena
+    next_level: Sequence[WorkerKind]
+    subs: InitVar[Sequence[WorkerKind]]
+    registry: Registry
+    options: Settings
+    method: StartMethod
+    endpoints: RemoteWorkers
+
+    def __post_init__(self, subs: Sequence[WorkerKind]) -> None:
+        self.own_memory = self.method.own_memory = [
             (memory.ctypes.data, memory.ctypes.data + memory.nbytes)
-            for memory in (arena.memory, engine.heap)
+            for memory in (self.arena.memory, self.engine.heap)
         ]
-        self.next_level = next_level
-        self.kinds = [*next_level, *subs]
-        self.registry = registry
-        self.options = options
-        self.in_threads = options.child_mode == "thread"
+        self.kinds = [*self.next_level, *subs]
+        self.in_threads = self.options.child_mode == "thread"
         self.manager: WorkerManager | None = None
         self.scheduler: Scheduler | None = None
-        self.method = method
         self.snapshot: Snapshot = {}
         self.inherited: dict[str, Any] | None = None
         """What workers have of `__main__`; None: all of it, since they are threads, or not started."""
@@ -133,9 +128,8 @@ class Session:
         self.domains: Any  # see `domains_of`
         self.chips: ChipMemory
         self.pid = os.getpid()
-        self.endpoints = RemoteWorkers()
         described = weakref.WeakMethod(self._described)  # a recorder does not keep its Worker
-        self.recorder = TraceRecorder(engine, lambda: (described() or dict)())
+        self.recorder = TraceRecorder(self.engine, lambda: (described() or dict)())
         self.caller = L.NONE  # index of the callable that runs calls
         self.call_names: dict[int, str] = {}  # the functions that were called, by their keys
         self.child_traces = ChildTraces(self.kinds)
