@@ -151,37 +151,22 @@ class PlacedWorker(NamedTuple):
 
 @dataclass(frozen=True)
 class Placement:
-    """The cores of a tree of Workers, how its threads wait, and where they run.
-
-    Attributes
-    ----------
-    cores : Cores
-        The cores that the process of the outermost Worker may use.
-    threads : int
-        Threads of the tree that may want a core at a time: the outermost Orch thread and all
-        workers, nested ones included.
-    waits : Waits
-        Their waiting times.
-    pin : bool
-        Whether workers are pinned.
-    first : int
-        How many workers of the tree get a core before this Worker's first.
-    ranks : tuple[int, ...]
-        The same for each worker of this Worker.
-    beside : bool
-        Whether workers of other trees run on the same cores: of other endpoints of a program.
-    workers : tuple[PlacedWorker, ...]
-        The workers of a live Worker; empty before its start.
-    """
+    """The cores of a tree of Workers, how its threads wait, and where they run."""
 
     cores: Cores
+    """The cores that the process of the outermost Worker may use."""
     threads: int
+    """Threads of the tree that may want a core at a time: the outermost Orch thread and all workers."""
     waits: Waits
     pin: bool = False
     first: int = 0
+    """How many workers of the tree get a core before this Worker's first."""
     ranks: tuple[int, ...] = ()
+    """The same for each worker of this Worker."""
     beside: bool = False
+    """Whether workers of other trees run on the same cores: of other endpoints of a program."""
     workers: tuple[PlacedWorker, ...] = ()
+    """The workers of a live Worker; empty before its start."""
 
     @classmethod
     def find(
@@ -230,13 +215,7 @@ class Placement:
         return None if before is None else self._order[before % len(self._order)]
 
     def pin_worker(self, worker: int) -> None:
-        """Pin the calling worker thread, or let it run on all cores; a link has found its own.
-
-        Raises
-        ------
-        RuntimeError
-            The system refuses.
-        """
+        """Pin the calling worker thread, or let it run on all cores; a link has found its own."""
         if not self.pin:
             return
         core = self.core_of(worker)

@@ -40,73 +40,49 @@ COLUMNS = ("worker", "pid", "task", "function", "running", "queue")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one worker does.
-
-    Attributes
-    ----------
-    name : str
-        Its kind, and its index among those of its kind.
-    pid : int | None
-        Its process; None if it is a thread of the program.
-    state : str
-        ``"running"``, ``"idle"`` or ``"lost"``.
-    task : int | None
-        The id of the task that it runs; with that, `function` is the name of its callable, and
-        `running_s` how long it has run so far, in seconds.
-    function : str | None
-    running_s : float | None
-    queue : int
-        How many more tasks it was given, or wait for just this worker.
-    children : tuple[Top, ...]
-        The Workers that run in it, as a child Worker does.
-    silent : bool
-        It has Workers that have not answered in time, so that they are missing in `children`.
-    """
+    """What one worker does."""
 
     name: str
+    """Its kind, and its index among those of its kind."""
     pid: int | None
+    """Its process; None if it is a thread of the program."""
     state: str
+    """``"running"``, ``"idle"`` or ``"lost"``."""
     task: int | None = None
+    """The id of the task that it runs."""
     function: str | None = None
+    """The name of its callable."""
     running_s: float | None = None
+    """How long it has run so far, in seconds."""
     queue: int = 0
+    """How many more tasks it was given, or wait for just this worker."""
     children: tuple[Top, ...] = ()
+    """The Workers that run in it, as a child Worker does."""
     silent: bool = False
+    """It has Workers that have not answered in time, so that they are missing in `children`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Top:
-    """What a Worker does at a moment; `Worker.top` returns it. ``str()`` is a table.
-
-    Attributes
-    ----------
-    pid : int
-        The process that it is in.
-    level : int
-    program : str
-        What the threads of the program do with it: ``"no run"``, ``"a run"``, ``"calls"``, ``"waits for
-        its tasks"``, or ``"waits for room …"``.
-    ended, submitted : int
-        Tasks of the run, without buffers, or calls; 0 where there are none.
-    for_inputs : int
-        Tasks that wait for other tasks.
-    for_worker : int
-        Tasks that wait for a free worker.
-    alive, window : int
-        Tasks that are alive, with those that have ended and whose memory is kept; how many may be.
-    workers : tuple[Row, ...]
-    rings : tuple[RingRow, ...]
-    """
+    """What a Worker does at a moment; `Worker.top` returns it. ``str()`` is a table."""
 
     pid: int
+    """The process that it is in."""
     level: int
     program: str
+    """What the threads of the program do with it: ``"no run"``, ``"a run"``, ``"calls"``, ``"waits for its
+    tasks"``, or ``"waits for room …"``."""
     ended: int
     submitted: int
+    """Tasks of the run, without buffers, or calls; 0 where there are none."""
     for_inputs: int
+    """Tasks that wait for other tasks."""
     for_worker: int
+    """Tasks that wait for a free worker."""
     alive: int
+    """Tasks that are alive, with those that have ended and whose memory is kept."""
     window: int
+    """How many may be."""
     workers: tuple[Row, ...] = field(default=())
     rings: tuple[RingRow, ...] = field(default=())
 
