@@ -17,7 +17,17 @@ _PRINTS_NOTES = hasattr(BaseException, "add_note")
 """Whether Python prints notes below a message, as it does since 3.11."""
 
 
-class RemoteTraceback(Exception):
+class _OfTask:
+    """What is known of the task of an error."""
+
+    task = -1
+    callable_name = ""
+    worker: int | None = None
+    pid: int | None = None
+    story = ""
+
+
+class RemoteTraceback(_OfTask, Exception):
     """Where a task has raised an exception; the cause of the exception in the program.
 
     Attributes
@@ -30,20 +40,10 @@ class RemoteTraceback(Exception):
         As those of a `TaskError`.
     """
 
-    def __init__(
-        self,
-        text: str,
-        *,
-        where: str = "",
-        task: int = -1,
-        callable_name: str = "",
-        worker: int | None = None,
-        pid: int | None = None,
-    ) -> None:
+    def __init__(self, text: str, *, where: str = "", **of_task: Any) -> None:
         super().__init__(text)
         self.text, self.where = text, where
-        self.task, self.callable_name, self.worker, self.pid = task, callable_name, worker, pid
-        self.story = ""
+        vars(self).update(of_task)
 
     def __str__(self) -> str:
         story = f"\n{self.story}" if self.story else ""
@@ -82,7 +82,7 @@ def tell(error: BaseException, story: str) -> None:
             error.__cause__.story = story
 
 
-class TaskError(RuntimeError):
+class TaskError(_OfTask, RuntimeError):
     """A task of a run failed, or a call with what cannot be raised in the program itself.
 
     `Worker.run` raises it, or the next submit; `Future.result` raises it for a worker that was lost, and
@@ -105,27 +105,12 @@ class TaskError(RuntimeError):
         It is a note of the exception, which Python prints below the message.
     """
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        task: int = -1,
-        callable_name: str = "",
-        worker: int | None = None,
-        pid: int | None = None,
-        remote_traceback: str = "",
-    ) -> None:
+    def __init__(self, message: str, *, remote_traceback: str = "", **of_task: Any) -> None:
         super().__init__(message)
-        self.task = task
-        self.callable_name = callable_name
-        self.worker = worker
-        self.pid = pid
         self.remote_traceback = remote_traceback
-        self.story = ""
+        vars(self).update(of_task)
         if remote_traceback:
-            self.__cause__ = RemoteTraceback(
-                remote_traceback, task=task, callable_name=callable_name, worker=worker, pid=pid
-            )
+            self.__cause__ = RemoteTraceback(remote_traceback, **of_task)
 
 
 class WorkerLostError(TaskError, concurrent.futures.process.BrokenProcessPool):
@@ -137,8 +122,8 @@ class WorkerLostError(TaskError, concurrent.futures.process.BrokenProcessPool):
         Its wait status, as `os.waitstatus_to_exitcode` gives it: negative for a signal.
     """
 
-    def __init__(self, message: str, *, status: int = 0, **details: object) -> None:
-        super().__init__(message, **details)  # type: ignore[arg-type]
+    def __init__(self, message: str, *, status: int = 0, **details: Any) -> None:
+        super().__init__(message, **details)
         self.status = status
 
 
@@ -151,8 +136,8 @@ class TaskTimeoutError(WorkerLostError, TimeoutError):
         The time limit, in seconds.
     """
 
-    def __init__(self, message: str, *, limit: float = 0.0, **details: object) -> None:
-        super().__init__(message, **details)  # type: ignore[arg-type]
+    def __init__(self, message: str, *, limit: float = 0.0, **details: Any) -> None:
+        super().__init__(message, **details)
         self.limit = limit
 
 
