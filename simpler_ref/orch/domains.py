@@ -16,7 +16,7 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..callables.identity import TargetNamespace
@@ -98,37 +98,24 @@ class ChipDomainContext:
     """Where each buffer begins in it."""
 
 
+@dataclass(eq=False, repr=False)
 class CommDomainHandle:
-    """A domain, until it is released: ``handle[chip]`` is the `ChipDomainContext` of a chip.
+    """A domain, until it is released: ``handle[chip]`` is the `ChipDomainContext` of a chip."""
 
-    Attributes
-    ----------
-    name : str
-        Its name.
-    workers : tuple[int, ...]
-        The chip of each rank.
-    allocation_id : int
-        Unlike that of any other domain of the Worker.
-    contexts : dict[int, ChipDomainContext]
-        What ``handle[chip]`` gives, by chip, also once it is released.
-    released : bool
-        Its block has ended.
-    freed : bool
-        Its memory is gone.
-    """
-
-    def __init__(
-        self, name: str, workers: Sequence[int], memory: Array, shared: DomainMemory, number: int
-    ) -> None:
-        self.name = name
-        self.allocation_id = number
-        self.workers = tuple(workers)
-        self.released = False
-        self.freed = False
-        self.contexts: dict[int, ChipDomainContext] = {}
-        self._memory: Array | None = memory
-        self._shared = shared
-        """What the ranks share of it, as long as it is there."""
+    name: str
+    workers: tuple[int, ...]
+    """The chip of each rank."""
+    _memory: Array | None
+    _shared: DomainMemory
+    """What the ranks share of it, as long as it is there."""
+    allocation_id: int
+    """Unlike that of any other domain of the Worker."""
+    contexts: dict[int, ChipDomainContext] = field(default_factory=dict)
+    """What ``handle[chip]`` gives, by chip, also once it is released."""
+    released: bool = False
+    """Its block has ended."""
+    freed: bool = False
+    """Its memory is gone."""
 
     def __getitem__(self, chip: int) -> ChipDomainContext:
         if self.released:
@@ -198,7 +185,7 @@ class Domains:
         shared = _native().DomainMemory(memory.ctypes.data)
         shared.make(name, chips, window, int(timeout_s * 1e9))
         shared.guard()
-        handle = CommDomainHandle(name, chips, memory, shared, next(self._numbers))
+        handle = CommDomainHandle(name, tuple(chips), memory, shared, next(self._numbers))
         with self._lock:
             self._live.append(handle)
         try:

@@ -25,6 +25,7 @@ import resource
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import astuple, dataclass
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any, cast
 
@@ -58,6 +59,7 @@ class AddressTaken(Exception):
     """The addresses of a region to map are in use."""
 
 
+@dataclass(eq=False, repr=False)
 class Region(SharedMemory):
     """One region; pickled, all that another process needs to map it.
 
@@ -67,27 +69,19 @@ class Region(SharedMemory):
     Only processes that attach a `window` have it: it is not inherited, nor mapped by a fresh interpreter.
     """
 
+    address: int
+    nbytes: int
+    _size: int
+    owner: int
+    fd: int
+    inode: int
+    huge: bool
+    window: bool
     _name = ""  # `unlink` has nothing to do
-    _fd: int = -1
-
-    def __init__(
-        self,
-        address: int,
-        nbytes: int,
-        size: int,
-        owner: int,
-        fd: int,
-        inode: int,
-        huge: bool,
-        window: bool,
-    ) -> None:
-        self.address, self.nbytes, self._size = address, nbytes, size
-        self.owner, self.fd, self.inode = owner, fd, inode
-        self.huge, self.window = huge, window
+    _fd = -1
 
     def __reduce__(self) -> tuple[Any, ...]:
-        where = (self.address, self.nbytes, self.size, self.owner, self.fd, self.inode)
-        return Region, (*where, self.huge, self.window)
+        return Region, astuple(self)
 
     @property
     def buf(self) -> memoryview:
