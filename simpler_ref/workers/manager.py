@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from typing import Any
 
 from ..callables.identity import TargetNamespace
@@ -561,6 +562,7 @@ MOST_BYTES = 1 << 62
 MOST_ADDRESS = (1 << 64) - 1
 
 
+@dataclass
 class ChipMemory:
     """Control requests about memory; see `Worker.malloc` and the others.
 
@@ -568,13 +570,9 @@ class ChipMemory:
     cannot see, None: they see all.
     """
 
-    def __init__(
-        self,
-        next_level: Sequence[WorkerKind],
-        running: Callable[[], WorkerManager],
-        check: Visible | None,
-    ) -> None:
-        self._kinds, self._running, self._check = next_level, running, check
+    kinds: Sequence[WorkerKind]
+    running: Callable[[], WorkerManager]
+    check: Visible | None
 
     def malloc(self, worker_id: int, size: int) -> int:
         return self._ask(L.CTRL_MALLOC, worker_id, whole("size", size, 1, MOST_BYTES))
@@ -594,24 +592,24 @@ class ChipMemory:
         _address(name, address)
         whole("size", size, 0, MOST_BYTES)
         self._worker(worker_id)
-        if self._check is not None and (why := self._check(address, size)) is not None:
+        if self.check is not None and (why := self.check(address, size)) is not None:
             raise invisible(address, size, why)
 
     def _ask(self, command: int, worker_id: int, *args: int) -> int:
         worker = self._worker(worker_id)  # before any are started
-        return self._running().control(worker, command, args)
+        return self.running().control(worker, command, args)
 
     def _worker(self, worker_id: int) -> int:
         """Return a next-level worker that has memory."""
-        count = len(self._kinds)
+        count = len(self.kinds)
         if not hasattr(worker_id, "__index__") or not 0 <= worker_id < count:
             raise IndexError(
                 f"worker_id {worker_id!r} is out of range: there are {count} next-level workers"
             )
         worker = operator.index(worker_id)
-        if not _manages_memory(self._kinds[worker]):
-            with_memory = sum(map(_manages_memory, self._kinds))
-            name = self._running().name(worker)
+        if not _manages_memory(self.kinds[worker]):
+            with_memory = sum(map(_manages_memory, self.kinds))
+            name = self.running().name(worker)
             raise NoMemoryError(
                 f"{name}: CALLABLE_KIND_UNSUPPORTED: it has no memory of its own to "
                 f"manage; worker_id {worker} is out of range of workers that have: there are "
