@@ -43,17 +43,9 @@ class _Current(threading.local):
 
 current = _Current()
 _numbers = itertools.count(1)
-_Known = tuple[
-    "weakref.ref[Any]",
-    tuple[int, ...],
-    Any,
-    tuple[int, ...] | None,
-    Visible | None,
-    ContinuousTensor,
-]
-_known: dict[int, _Known] = {}
-"""Arrays that were described before, by their ids: shape, element type, strides of a view, which check
-has accepted it, and the tensor."""
+_known: dict[int, tuple[Any, ...]] = {}
+"""Arrays that were described before, by their ids: a reference, shape, element type, strides of a view,
+which check has accepted it, and the tensor."""
 
 
 def keep_alive(array: Any) -> None:
@@ -178,7 +170,7 @@ def from_numpy(array: Array) -> ContinuousTensor:
             and (strides is None or array.strides == strides)
             and (check is voucher or check in (None, voucher))  # the first is quick
         ):
-            return tensor
+            return tensor  # type: ignore[no-any-return]
     require_only_memory(array)
     address: int = array.__array_interface__["data"][0]
     kind, strides = find_dtype(array.dtype), None
