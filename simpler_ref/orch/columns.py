@@ -133,8 +133,8 @@ class Batch:
         """Read a column of tensors: rows of an array, or one tensor for all."""
         if isinstance(column, DescribedTensor):
             raise TypeError(
-                f"{name}: {column!r} is for submit_sub and submit_next_level: many at once are contiguous "
-                "ones of DataType"
+                f"{name}: {column!r} is for submit_sub and submit_next_level: many at once are "
+                "contiguous ones of DataType"
             )
         if isinstance(column, ContinuousTensor):
             if current.spawned:
@@ -151,7 +151,8 @@ class Batch:
             return self._rows_of(name, column.array, _row_numbers(name, *column))
         raise TypeError(
             f"{name} is a {type(column).__name__}; give an array with a row for each task, Rows, or one "
-            "ContinuousTensor for all; tasks whose tensors are no rows of one array are submitted one by one"
+            "ContinuousTensor for all; tasks whose tensors are no rows of one array are submitted one by "
+            "one"
         )
 
     def _rows_of(self, name: str, array: Array, index: Array) -> _Tensors:

@@ -408,8 +408,8 @@ class Orchestrator:
                 if args._doubts.is_remote and not self._pools.is_elsewhere(handle):
                     i = [isinstance(wire, W.RemoteWire) for wire in args._tensors].index(True)
                     raise ValueError(
-                        f"tensor {i} is in an endpoint's memory, which the workers of this machine do not "
-                        f"see, and {handle!r} is for those: copy it with Worker.remote_copy_from"
+                        f"tensor {i} is in an endpoint's memory, which the workers of this machine do "
+                        f"not see, and {handle!r} is for those: copy it with Worker.remote_copy_from"
                     )
                 if args._doubts.has_layouts:
                     described.append(args._tensors)

@@ -78,9 +78,9 @@ class Guard:
                 ends, some = np.cumsum([len(one) for one in pieces(array)]), "some of "
                 first, last = int(ends[first - 1]) if first else 0, int(ends[last]) - 1
             raise HazardError(
-                f"{KIND}: {some}bytes {first} to {last} of {name} ({array.nbytes} bytes) changed while the "
-                f"task ran. {remedy} if the task writes there; else the program does, or another task that "
-                "reads it",
+                f"{KIND}: {some}bytes {first} to {last} of {name} ({array.nbytes} bytes) changed while "
+                f"the task ran. {remedy} if the task writes there; else the program does, or another "
+                "task that reads it",
                 kind=KIND,
             )
 

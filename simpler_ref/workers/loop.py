@@ -68,7 +68,8 @@ class LocalCallables:
         self.leaves[slot] = self._probed(leaf)
 
     def _probed(self, leaf: Callable[[ReceivedArgs], Any]) -> Callable[[ReceivedArgs], Any]:
-        return leaf if self._probe is None else self._probe.around(leaf)  # type: ignore[no-any-return]
+        probed: Callable[[ReceivedArgs], Any] = leaf if self._probe is None else self._probe.around(leaf)
+        return probed
 
     def probe(self, mailbox: MailboxView, request: bytes) -> bytes:
         """Run tasks with a probe from now on, or without: then kernels call compiled code again."""

@@ -294,8 +294,8 @@ class WorkerManager:
         """Have a worker carry out a control request between two tasks, and return its result.
 
         It may take `timeout_s`, None: as long as the Worker's options say, a running task included; one
-        that does not answer in time is killed, and a ControlTimeoutError raised. ControlError: it refused,
-        or is being stopped. WorkerLostError: it is dead; a `LostBeforeError` if it had not begun.
+        that does not answer in time is killed, and a ControlTimeoutError raised. ControlError: it has
+        refused, or is being stopped. WorkerLostError: it is dead; LostBeforeError: it had not begun.
         """
         mem, kernels = self._engine.mem, self._engine.kernels
         timeout_s = self._control_timeout_s if timeout_s is None else timeout_s

@@ -63,7 +63,7 @@ OF_CALLS = "@task(timeout=…) ends calls that take too long"
 
 # ---------------------------------------------------------------- workers on other machines
 class RemoteWorkers:
-    """A Worker's workers on other machines: none. `remote.endpoints` has what there is if there are some."""
+    """A Worker's workers on other machines: none. If there are some, `remote.endpoints` has what is."""
 
     sub_workers: int = 0  # of them, that run calls
     take_functions = False  # functions are registered for those unless said otherwise

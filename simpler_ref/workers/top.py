@@ -70,8 +70,8 @@ class Top:
     """The process that it is in."""
     level: int
     program: str
-    """What the threads of the program do with it: ``"no run"``, ``"a run"``, ``"calls"``, ``"waits for its
-    tasks"``, or ``"waits for room …"``."""
+    """What the threads of the program do with it: ``"no run"``, ``"a run"``, ``"calls"``, ``"waits for
+    its tasks"``, or ``"waits for room …"``."""
     ended: int
     submitted: int
     """Tasks of the run, without buffers, or calls; 0 where there are none."""
