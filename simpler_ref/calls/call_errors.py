@@ -32,7 +32,7 @@ from ..errors import (
 )
 from ..jit import layout as L
 from ..workers.reports import describe_exception
-from ..workers.session import Session, describe_lost, story_of_call, story_of_item
+from ..workers.session import Session, describe_lost, story_of_call
 from . import outcomes
 from .arguments import key_of
 
@@ -87,7 +87,7 @@ class CallErrors:
             return error
         error = self._describe(slot, call, name, what)
         place = self.places.get(slot, "")
-        tell(error, story_of_call(self._session, slot, error, place))
+        tell(error, story_of_call(self._session, error, slot, place))
         if isinstance(error, HazardError):  # its worker did not know these
             error.tasks, error.places = (call.task,), (place,)
         return error
@@ -131,7 +131,7 @@ class CallErrors:
         what = f"call {number} ({name}), item {item}"
         details = {"task": number, "callable_name": name}
         error = self._raised(memoryview(block), worker, what, details)
-        tell(error, f"{story_of_item(self._session, error)}\n{origin}")
+        tell(error, f"{story_of_call(self._session, error)}\n{origin}")
         return error
 
     def _raised(

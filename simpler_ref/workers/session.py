@@ -31,10 +31,9 @@ from ..engine.memory import PARK_NS, Engine, Scheduler
 from ..engine.shared_arrays import Arena
 from ..engine.view import FirstFailure, slots
 from ..engine.view.mailbox import MailboxView
-from ..engine.view.slots import Others, call_story
+from ..engine.view.slots import Story, call_story
 from ..errors import (
     ControlError,
-    RemoteTraceback,
     TaskError,
     WorkerLostError,
     describe_status,
@@ -63,7 +62,7 @@ OF_CALLS = "@task(timeout=…) ends calls that take too long"
 
 # ---------------------------------------------------------------- workers on other machines
 class RemoteWorkers:
-    """A Worker's workers on other machines: none. If there are some, `remote.endpoints` has what is."""
+    """A Worker's workers on other machines: none; if there are some, see `remote.endpoints`."""
 
     sub_workers: int = 0  # of them, that run calls
     take_functions = False  # functions are registered for those unless said otherwise
@@ -556,56 +555,52 @@ def describe_lost(
 
 # ---------------------------------------------------------------- stories
 def _story_of_failure(session: Session, failed: FirstFailure) -> str:
-    registry, story = session.registry, failed.story
-
     def called(task: int, index: int | None) -> str:
-        return f"task {task} ({'buffer' if index is None else registry.name(index)})"
+        return f"task {task} ({'buffer' if index is None else session.registry.name(index)})"
 
-    what = called(failed.task, failed.callable)
-    where = "" if failed.worker < 0 else session.worker_name(failed.worker)
-    state = f"was {story.state.name}" + (f" on {where}" if where else "")
-    lines = [f"{what} {state}", *_neighbours(story.needed, story.needing, called, "task")]
-    return _story(session, lines, session.orch._place_of(failed.task))
-
-
-def story_of_call(session: Session, slot: int, error: BaseException, place: str) -> str:
-    """Return the story of a call that has failed by itself; `place` is its line, if that is known."""
-    story, origin = call_story(session.engine.mem, slot), origin_of(error)
-    lines = [
-        _ran(session, origin),
-        *_neighbours(story.needed, story.needing, lambda task, _index: f"call {task}", "call"),
-    ]
-    return _story(session, lines, place)
+    state = f"{called(failed.task, failed.callable)} was {failed.story.state.name}"
+    if failed.worker >= 0:
+        state = f"{state} on {session.worker_name(failed.worker)}"
+    place = session.orch._place_of(failed.task)
+    return _story(session, state, failed.story, called, "task", place)
 
 
-def story_of_item(session: Session, error: BaseException) -> str:
-    """Return the story of the call in which an item of `map` has failed, and others have not."""
-    return _story(session, [_ran(session, origin_of(error))])
+def story_of_call(
+    session: Session, error: BaseException, slot: int | None = None, place: str = ""
+) -> str:
+    """Return the story of a call that has failed by itself; `place` is its line, if that is known.
+
+    Without a slot it is the one in which an item of `map` has failed, and others have not.
+    """
+    origin = origin_of(error)
+    ran = "never began"
+    if origin.worker is not None:
+        ran = f"was RUNNING on {session.worker_name(origin.worker)}"
+    head = f"call {origin.task} ({origin.callable_name}) {ran}"
+    found = None if slot is None else call_story(session.engine.mem, slot)
+    return _story(session, head, found, lambda task, _index: f"call {task}", "call", place)
 
 
-def _ran(session: Session, origin: TaskError | RemoteTraceback) -> str:
-    what = f"call {origin.task} ({origin.callable_name})"
-    if origin.worker is None:
-        return f"{what} never began"
-    return f"{what} was RUNNING on {session.worker_name(origin.worker)}"
-
-
-def _neighbours(
-    needed: Others, needing: Others, called: Callable[[int, int | None], str], noun: str
-) -> list[str]:
-    before, after = (
-        listed([called(*one) for one in others.first], others.number)
-        for others in (needed, needing)
-    )
-    return [
-        f"it had waited for {before}" if before else f"it waited for no {noun}",
-        f"waiting for it: {after}" if after else f"no {noun} waits for it",
-    ]
-
-
-def _story(session: Session, lines: list[str], place: str = "") -> str:
+def _story(
+    session: Session,
+    head: str,
+    found: Story | None,
+    called: Callable[[int, int | None], str],
+    noun: str,
+    place: str,
+) -> str:
+    lines = [head]
+    if found is not None:
+        before, after = (
+            listed([called(*one) for one in others.first], others.number)
+            for others in (found.needed, found.needing)
+        )
+        lines += [
+            f"it had waited for {before}" if before else f"it waited for no {noun}",
+            f"waiting for it: {after}" if after else f"no {noun} waits for it",
+        ]
     if place:
-        lines = [*lines, f"submitted at {place}"]
+        lines.append(f"submitted at {place}")
     if (path := session.recorder.path) is not None:
-        lines = [*lines, f"the trace in {path} says when it did what"]
+        lines.append(f"the trace in {path} says when it did what")
     return "\n".join(f"  {line}" for line in lines)
