@@ -433,19 +433,6 @@ class Watch:
                 called = f"task {task} ({session.callable_name(index, key)})"
                 yield worker, called, session.worker_name(worker)
 
-    def ran_before(self, worker: int) -> str:
-        """Name the last task that a worker ended before it died, if there is any.
-
-        An earlier task may be the cause of a death.
-        """
-        found = MailboxView(self._engine, worker).ran_last()
-        if not found:
-            return ""
-        task, index = found
-        return (
-            f"; before that it had run task {task} ({self._session.callable_name(index, L.NONE)})"
-        )
-
     # ------------------------------------------------------------ groups
     def stuck_group(self) -> str:
         group = self._engine.view.stuck_group()
@@ -526,11 +513,12 @@ def _describe_failure(session: Session, failed: FirstFailure) -> TaskError:
     what = f"task {task} ({name})" + (f", member {failed.member}" if failed.member >= 0 else "")
     where = f"level {level} {session.worker_name(worker)}, {what}"
     if failed.outcome == L.ENDPOINT_FAILURE:
-        before = session.watch().ran_before(worker)
-        kind = session.kinds[worker]
-        return describe_lost(
-            where, failed.exit_code, details, before, kind.successor, kind.last_words()
-        )
+        before, kind = "", session.kinds[worker]
+        if last := MailboxView(session.engine, worker).ran_last():  # it may be the cause of the death
+            name = session.callable_name(last[1])
+            before = f"; before that it had run task {last[0]} ({name})"
+        said = kind.last_words()
+        return describe_lost(where, failed.exit_code, details, before, kind.successor, said)
     message, trace = read_error(failed.message, failed.trace)
     return TaskError(f"{where}: {message}", remote_traceback=trace, **details)
 
