@@ -22,12 +22,10 @@ from ..workers.life import Life
 from ..workers.manager import log
 from ..workers.session import Session, drain, end_early
 from .domains import domains_of
-from .orchestrator import Handles, Orchestrator, orchestrator_of
+from .orchestrator import Orchestrator, orchestrator_of
 from .words import require_supported
 
 OrchFunction = Callable[[Orchestrator, Any, CallConfig], Any]
-Words = tuple[Handles, Handles]
-"""The handles that each pool takes, next level and sub, and the callable word of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,17 +104,16 @@ def run(life: Life, orch_fn: OrchFunction, args: Any, config: CallConfig, start:
         life.prepare(session)
         domains_of(session).free_all(session)  # should the end of the last run have been cut short
         orchestrator_of(session)._configs.forget_many()
-        words = session.words
         if life.options.level == 2 or not config._flags_on:
-            return _run(session, words, orch_fn, args, config, start)
+            return _run(session, orch_fn, args, config, start)
         with lazy.load("diagnostics").recorded(life, session, orch_fn, config):
-            return _run(session, words, orch_fn, args, config, start)
+            return _run(session, orch_fn, args, config, start)
 
     return life.alone(act)
 
 
 def _run(
-    session: Session, words: Words, orch_fn: OrchFunction, args: Any, config: CallConfig, start: int
+    session: Session, orch_fn: OrchFunction, args: Any, config: CallConfig, start: int
 ) -> RunTiming:
     """Run from start to reset: the first exception cancels, and is raised at the end."""
     engine, view = session.engine, session.engine.view
@@ -125,7 +122,7 @@ def _run(
     failures: Failures = ()
     try:
         try:
-            _call(session, words, orch_fn, args, config)
+            _call(session, orch_fn, args, config)
             drain(session)
         except BaseException as error:
             failures = (error,)
@@ -163,16 +160,14 @@ def _run(
     return RunTiming(wall, device_ns, tasks, edges, view.peaks())
 
 
-def _call(
-    session: Session, words: Words, orch_fn: OrchFunction, args: Any, config: CallConfig
-) -> None:
+def _call(session: Session, orch_fn: OrchFunction, args: Any, config: CallConfig) -> None:
     orch = orchestrator_of(session)
     before = visibility.current
     outer = before.check, before.kept, before.spawned
     try:
         visibility.set_current(session.method.why_invisible, spawned=session.method.spawn)
         session.engine.kernels.begin_run(session.engine.mem)
-        orch._open(*words)
+        orch._open(*session.words)
         if session.recorder.is_on:
             session.recorder.note_function(orch_fn)
         orch_fn(orch, args, config)
