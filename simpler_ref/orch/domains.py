@@ -189,7 +189,7 @@ class Domains:
         with self._lock:
             self._live.append(handle)
         try:
-            self._open(session, manager, handle, window, places)
+            self._open(manager, handle, window, places)
         except BaseException:
             self._free(session, handle)
             raise
@@ -208,17 +208,11 @@ class Domains:
         size = len(session.next_level)
         for chip in range(size):
             if chip not in self._members:
-                args = chip, size
-                manager.control(chip, L.CTRL_COMM_INIT, args)
+                manager.control(chip, L.CTRL_COMM_INIT, (chip, size))
                 self._members.add(chip)
 
     def _open(
-        self,
-        session: Session,
-        manager: WorkerManager,
-        handle: CommDomainHandle,
-        window: int,
-        places: Mapping[str, int],
+        self, manager: WorkerManager, handle: CommDomainHandle, window: int, places: dict[str, int]
     ) -> None:
         """Have every chip map the memory of a domain."""
         assert handle._memory is not None
