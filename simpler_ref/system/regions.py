@@ -46,10 +46,6 @@ _WRITABLE = mmap.PROT_READ | mmap.PROT_WRITE
 _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000
 _MAP_FIXED_NOREPLACE = 0x100000
-_MADV_DONTNEED = 4
-_MADV_REMOVE = 9
-_MADV_DONTFORK = 10
-_MADV_HUGEPAGE = 14
 _MADV_WIPEONFORK = 18
 _MADV_POPULATE_WRITE = 23
 _FAILED = ctypes.c_void_p(-1).value
@@ -206,7 +202,7 @@ def give_back(address: int, nbytes: int) -> None:
     """Let the system have the whole pages in some shared memory, which are zero then."""
     first, end = round_up(address, PAGE), (address + nbytes) // PAGE * PAGE
     if first < end:
-        _libc.madvise(first, end - first, _MADV_REMOVE)
+        _libc.madvise(first, end - first, mmap.MADV_REMOVE)
 
 
 def copy_on_write(array: Array) -> int | None:
@@ -232,7 +228,7 @@ def copy_on_write(array: Array) -> int | None:
 
 def forget_private(address: int, nbytes: int) -> None:
     """Drop what was written to whole pages of such a mapping: they are those of the region again."""
-    if _libc.madvise(address, nbytes, _MADV_DONTNEED):
+    if _libc.madvise(address, nbytes, mmap.MADV_DONTNEED):
         raise OSError(ctypes.get_errno(), f"{nbytes} bytes at {address:#x} keep their pages")
 
 
@@ -329,9 +325,9 @@ def _map(region: Region, fd: int) -> Array:
         flags = mmap.MAP_SHARED | _MAP_FIXED | _MAP_NORESERVE
         _mmap(region.address, region.size, _WRITABLE, flags, fd)
         if region.huge:  # a kernel without them refuses
-            _libc.madvise(region.address, region.size, _MADV_HUGEPAGE)
+            _libc.madvise(region.address, region.size, mmap.MADV_HUGEPAGE)
         if region.window:
-            _libc.madvise(region.address, region.size, _MADV_DONTFORK)
+            _libc.madvise(region.address, region.size, mmap.MADV_DONTFORK)
         if (private := region.nbytes - region.size) > 0:  # zeros in a child, not the parent's
             kind = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED | _MAP_NORESERVE
             _mmap(region.address + region.size, private, _WRITABLE, kind)
