@@ -80,7 +80,7 @@ __getattr__ = lazy.names_from(
 P = ParamSpec("P")
 
 
-@dataclass(frozen=True)
+@dataclass
 class WorkerOptions(Options):
     """What a program says of a Worker, with what stays in the program."""
 

@@ -79,7 +79,7 @@ def _mode(name: str, value: Any) -> str:
 
 
 # ---------------------------------------------------------------- all of them
-@dataclass(frozen=True)
+@dataclass
 class Options:
     """What a program says of a Worker."""
 
@@ -242,24 +242,21 @@ class Settings(Options):
 
     def __init__(self, given: Options) -> None:
         for one in fields(Options):
-            self._set(one.name, checked(one, getattr(given, one.name)))
+            setattr(self, one.name, checked(one, getattr(given, one.name)))
         has_level = self.level is not None
         if not has_level:
-            self._set("level", 3)
+            self.level = 3
         if self.num_sub_workers is None:
-            self._set("num_sub_workers", 0 if has_level else find_cores().available)
+            self.num_sub_workers = 0 if has_level else find_cores().available
         if self.heap_ring_size is None:
-            self._set("heap_ring_size", L.DEFAULT_HEAP_RING_SIZE)
+            self.heap_ring_size = L.DEFAULT_HEAP_RING_SIZE
         if self.mailbox_depth is None:
-            self._set("mailbox_depth", 1)
+            self.mailbox_depth = 1
         if self.child_mode is None:  # the one chip of level 2 is in the process
             in_process = self.level == 2 and self.start_method is None
-            self._set("child_mode", "thread" if in_process else "process")
-        self._set("device_ids", self._devices())
+            self.child_mode = "thread" if in_process else "process"
+        self.device_ids = self._devices()
         self._require_fitting()
-
-    def _set(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)
 
     def _devices(self) -> tuple[int, ...]:
         given: Any = self.device_ids
