@@ -10,8 +10,6 @@ import os
 import re
 import traceback
 from types import TracebackType
-from typing import TypeVar
-
 from ..engine.view.mailbox import write_message, write_trace
 from ..errors import TaskError
 from ..jit import layout as L
@@ -19,7 +17,6 @@ from ..jit import layout as L
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _FRAME = re.compile(r'^  File "(.+)", line (\d+), in .*\n(?!    )', re.MULTILINE)
 """A frame of a traceback, without its line."""
-_E = TypeVar("_E", bound=BaseException)
 
 
 def users_frames(trace: TracebackType | None) -> TracebackType | None:
@@ -29,7 +26,7 @@ def users_frames(trace: TracebackType | None) -> TracebackType | None:
     return trace
 
 
-def without_own_frames(error: _E) -> _E:
+def without_own_frames(error: BaseException) -> BaseException:
     """Return an error for the program, whose traceback has no frames of this package but the last ones.
 
     What is neither from the user nor raised on purpose keeps all of them.
