@@ -10,6 +10,7 @@ import os
 import re
 import traceback
 from types import TracebackType
+
 from ..engine.view.mailbox import write_message, write_trace
 from ..errors import TaskError
 from ..jit import layout as L
