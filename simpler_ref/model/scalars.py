@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from operator import index
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -53,13 +53,16 @@ class BoundWord(bytes):
         return word
 
 
+B = TypeVar("B", bound="Bound")
+
+
 class Bound:
     """A number that remembers the word that it was read from."""
 
     word: BoundWord
 
-    def __new__(cls, value: float, word: BoundWord) -> Any:
-        number: Any = super().__new__(cls, value)  # type: ignore[call-arg]
+    def __new__(cls: type[B], value: float, word: BoundWord) -> B:
+        number = super().__new__(cls, value)  # type: ignore[call-arg]
         number.word = word
         return number
 

@@ -299,5 +299,3 @@ def _words_of(name: str, numbers: Array) -> _Scalars:
         f"{name}: dtype {numbers.dtype} cannot be passed as scalars; convert to float64, float32 or "
         "an integer type"
     )
-
-

@@ -60,9 +60,10 @@ class Region(SharedMemory):
     """One region; pickled, all that another process needs to map it.
 
     The constructor of `SharedMemory` makes a name, and lets the system choose the address; this one does
-    neither, and nothing but to note where the region is: `nbytes` at `address`, of which `size` are shared;
-    what follows is private to each process. `fd` is its descriptor in the process `owner`, which made it.
-    Only processes that attach a `window` have it: it is not inherited, nor mapped by a fresh interpreter.
+    neither, and nothing but to note where the region is: `nbytes` at `address`, of which `size` are
+    shared; what follows is private to each process. `fd` is its descriptor in the process `owner`, which
+    made it. Only processes that attach a `window` have it: it is not inherited, nor mapped by a fresh
+    interpreter.
     """
 
     address: int

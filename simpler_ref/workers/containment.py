@@ -274,7 +274,7 @@ class Relay(threading.Thread):
             self._pass_on(fd)
 
     def _pass_on(self, fd: int) -> bool:
-        """Write what is in a pipe to its stream, else to the file behind that; say if there may be more."""
+        """Write what is in a pipe to its stream, or the file behind that; say if there may be more."""
         with self._lock:
             try:
                 data = os.read(fd, _MOST)

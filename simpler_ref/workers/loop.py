@@ -68,7 +68,9 @@ class LocalCallables:
         self.leaves[slot] = self._probed(leaf)
 
     def _probed(self, leaf: Callable[[ReceivedArgs], Any]) -> Callable[[ReceivedArgs], Any]:
-        probed: Callable[[ReceivedArgs], Any] = leaf if self._probe is None else self._probe.around(leaf)
+        probed: Callable[[ReceivedArgs], Any] = (
+            leaf if self._probe is None else self._probe.around(leaf)
+        )
         return probed
 
     def probe(self, mailbox: MailboxView, request: bytes) -> bytes:

@@ -300,7 +300,7 @@ class WorkerManager:
         mem, kernels = self._engine.mem, self._engine.kernels
         timeout_s = self._control_timeout_s if timeout_s is None else timeout_s
         deadline = time.monotonic_ns() + int(timeout_s * 1e9)
-        asked = False
+        asked, mailbox = False, MailboxView(self._engine, worker)
         with self._control[worker]:
             if worker in self.dead:
                 raise self._lost(worker)
@@ -322,11 +322,11 @@ class WorkerManager:
                         else:
                             answer = kernels.claim_mailbox(mem, worker, slice_ns)
                             if answer == L.OK:
-                                MailboxView(self._engine, worker).put_request(command, args, name, digest)
+                                mailbox.put_request(command, args, name, digest)
                                 asked = True
                                 answer = kernels.request_control(mem, worker, slice_ns)
                         if answer == L.ILLEGAL:
-                            raise self._lost(worker, asked and MailboxView(self._engine, worker).has_begun)
+                            raise self._lost(worker, asked and mailbox.has_begun)
                         if answer not in (L.TIMED_OUT, L.INTERRUPTED):
                             result = self._read_answer(worker, answer)
                             self._settle(worker)
@@ -698,6 +698,7 @@ class ChildTraces:
                 if files := [file for file, other in self._files if other == worker]:
                     self._cut_off[files[-1]] = why
                 log.warning("the trace of %s is cut off: %s", worker_name(self._kinds, worker), why)
+
 
 def _ask(manager: WorkerManager, worker: int, asked: dict[str, Any]) -> dict[str, Any]:
     try:

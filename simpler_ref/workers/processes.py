@@ -42,7 +42,6 @@ from .fork_server import (
 from .kinds import WorkerKind
 from .manager import WorkerManager
 
-
 # ---------------------------------------------------------------- before a fork
 _of_this_process: weakref.WeakKeyDictionary[Any, None] = weakref.WeakKeyDictionary()
 """Workers, and the managers with open descriptors: what has `disown`."""

@@ -153,9 +153,7 @@ class Session:
             made: type[WorkerManager] = ThreadManager if self.in_threads else ProcessManager
             if self.method.spawn:
                 from .fresh_interpreter import SpawnManager as made
-            self.manager = made(
-                self.engine, self.kinds, start_s, self.options.py_control_timeout_s
-            )
+            self.manager = made(self.engine, self.kinds, start_s, self.options.py_control_timeout_s)
             self.domains.forget_members()
             self.manager.on_death = self.domains.note_death
             self.manager.admit(self.manager.start(self.snapshot, self.method.has_started))
@@ -514,7 +512,7 @@ def _describe_failure(session: Session, failed: FirstFailure) -> TaskError:
     where = f"level {level} {session.worker_name(worker)}, {what}"
     if failed.outcome == L.ENDPOINT_FAILURE:
         before, kind = "", session.kinds[worker]
-        if last := MailboxView(session.engine, worker).ran_last():  # it may be the cause of the death
+        if last := MailboxView(session.engine, worker).ran_last():  # which may be the cause
             name = session.callable_name(last[1])
             before = f"; before that it had run task {last[0]} ({name})"
         said = kind.last_words()
