@@ -17,17 +17,7 @@ _PRINTS_NOTES = hasattr(BaseException, "add_note")
 """Whether Python prints notes below a message, as it does since 3.11."""
 
 
-class _OfTask:
-    """What is known of the task of an error."""
-
-    task = -1
-    callable_name = ""
-    worker: int | None = None
-    pid: int | None = None
-    story = ""
-
-
-class RemoteTraceback(_OfTask, Exception):
+class RemoteTraceback(Exception):
     """Where a task has raised an exception; the cause of the exception in the program.
 
     Attributes
@@ -39,6 +29,11 @@ class RemoteTraceback(_OfTask, Exception):
     task, callable_name, worker, pid, story
         As those of a `TaskError`.
     """
+
+    task = -1
+    callable_name = story = ""
+    worker: int | None = None
+    pid: int | None = None
 
     def __init__(self, text: str, *, where: str = "", **of_task: Any) -> None:
         super().__init__(text)
@@ -82,7 +77,7 @@ def tell(error: BaseException, story: str) -> None:
             error.__cause__.story = story
 
 
-class TaskError(_OfTask, RuntimeError):
+class TaskError(RuntimeError):
     """A task of a run failed, or a call with what cannot be raised in the program itself.
 
     `Worker.run` raises it, or the next submit; `Future.result` raises it for a worker that was lost, and
@@ -104,6 +99,11 @@ class TaskError(_OfTask, RuntimeError):
         Its state, what it waited for and what waits for it; its line and its times, if those are known.
         It is a note of the exception, which Python prints below the message.
     """
+
+    task = -1
+    callable_name = story = ""
+    worker: int | None = None
+    pid: int | None = None
 
     def __init__(self, message: str, *, remote_traceback: str = "", **of_task: Any) -> None:
         super().__init__(message)

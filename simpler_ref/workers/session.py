@@ -377,7 +377,7 @@ class Watch:
         self._done = -1
         self._since = self._looked = 0.0
 
-    def look(self, failures: Failures, remedy: str) -> None:
+    def look(self, failures: Failures = (), remedy: str = OF_RUN) -> None:
         """Log the messages that are due; a waiting thread calls this about ten times a second.
 
         `failures` have cancelled the run, if there are any; `remedy` is what ends a task.
