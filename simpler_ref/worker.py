@@ -20,15 +20,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Concatenate,
-    NoReturn,
-    ParamSpec,
-    cast,
-    get_type_hints,
-)
+from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, cast, get_type_hints
 
 import numpy as np
 

@@ -32,14 +32,7 @@ from ..engine.shared_arrays import Arena
 from ..engine.view import FirstFailure, slots
 from ..engine.view.mailbox import MailboxView
 from ..engine.view.slots import Story, call_story
-from ..errors import (
-    ControlError,
-    TaskError,
-    WorkerLostError,
-    describe_status,
-    origin_of,
-    tell,
-)
+from ..errors import ControlError, TaskError, WorkerLostError, describe_status, origin_of, tell
 from ..jit import layout as L
 from ..system.signals import Failures, signals_blocked, until_done
 from ..trace.recorder import TraceRecorder
