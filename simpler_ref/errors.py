@@ -215,18 +215,13 @@ class HazardError(RuntimeError):
         The file and line that submitted each of them.
     """
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        kind: str = "",
-        tasks: tuple[int, ...] = (),
-        places: tuple[str, ...] = (),
-    ) -> None:
+    kind = ""
+    tasks: tuple[int, ...] = ()
+    places: tuple[str, ...] = ()
+
+    def __init__(self, message: str, **about: Any) -> None:
         super().__init__(message)
-        self.kind = kind
-        self.tasks = tasks
-        self.places = places
+        vars(self).update(about)
 
 
 class WorkerStartError(concurrent.futures.process.BrokenProcessPool):
