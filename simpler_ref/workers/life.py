@@ -376,7 +376,9 @@ class Life:
     def _new_method(self) -> None:
         options = self.options
         given = "fork" if options.child_mode == "thread" else options.start_method
-        self._method = StartMethod(given, options.in_process)
+        # to one chip in the program's process all of that one's memory will do
+        in_process = options.level == 2 and options.child_mode == "thread"
+        self._method = StartMethod(given, in_process)
 
     def close(self, cancel: bool = False) -> None:
         """Stop everything for good when all calls have ended; `cancel` those that have not begun.

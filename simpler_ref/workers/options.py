@@ -286,11 +286,6 @@ class Settings(Options):
                 "does not have: give fleet=ProcessFleet(); calls have retries= of task"
             )
 
-    @property
-    def in_process(self) -> bool:
-        """Whether this is one chip, in the program's process, for which all its memory will do."""
-        return self.level == 2 and self.child_mode == "thread"
-
     def require_chips_of_level(self) -> None:
         if self.level > 3 and self.device_ids:
             raise RuntimeError(
