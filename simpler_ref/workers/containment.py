@@ -111,9 +111,8 @@ def forget_endings() -> None:
     process._children = set()  # type: ignore[attr-defined]
     util._finalizer_registry.clear()  # type: ignore[attr-defined]
     util._run_after_forkers()  # type: ignore[attr-defined]
-    if isinstance(
-        threading.main_thread(), threading._DummyThread
-    ):  # Python 3.11 cannot end with it
+    main = threading.main_thread()
+    if isinstance(main, threading._DummyThread):  # Python 3.11 cannot end with it
         threading._main_thread = threading._MainThread()  # type: ignore[attr-defined]
 
 
