@@ -178,14 +178,12 @@ class OpRecorder:
 
     # ------------------------------------------------------------ buffers and scopes
     def buffer(self, tensor: ContinuousTensor) -> int:
-        """Write an alloc; return an address."""
         self.program.alloc(self.variables, tensor._tagged(L.OUTPUT))
         self.variables += 1
         self.tasks += 1
         return self._provide(tensor.nbytes(), self.variables - 1)
 
     def scope(self, begins: bool) -> None:
-        """Write the beginning of a scope, or its end."""
         if begins:
             self.program.open_scope()
         else:
