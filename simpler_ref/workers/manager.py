@@ -47,6 +47,7 @@ from .containment import Relay
 from .fork_server import GRACE_S
 from .kinds import WorkerKind
 from .loop import serve_mailbox
+from .options import within
 from .reports import read_error
 
 log = logging.getLogger("simpler_ref")
@@ -71,7 +72,7 @@ class WorkerManager:
     def __init__(
         self, engine: Engine, kinds: Sequence[WorkerKind], start_s: float, control_s: float
     ) -> None:
-        self._engine = engine
+        self._engine, self._mem, self._kernels = engine, engine.mem, engine.kernels
         self.kinds = kinds
         self._start_timeout_s, self._control_timeout_s = start_s, control_s
         self._refusing = False
@@ -131,14 +132,13 @@ class WorkerManager:
 
     def leave(self, worker: int) -> None:
         """Stop a worker whose place becomes vacant; one that does not stop in time is killed."""
-        mem, kernels = self._engine.mem, self._engine.kernels
         with self._control[worker]:
             if worker not in self.dead:
-                kernels.request_stop(mem, worker)
+                self._kernels.request_stop(self._mem, worker)
                 self._wait_for_news(lambda: worker in self.dead or self.lost, GRACE_S)
             if worker not in self.dead:
                 self._terminate_and_wait(worker)
-            kernels.settle_deaths(mem)
+            self._kernels.settle_deaths(self._mem)
             with self._known:
                 self.dead.pop(worker, None)
                 self.starting.pop(worker, None)
@@ -191,14 +191,14 @@ class WorkerManager:
         if begun is None or worker in self._ready:  # another thread has seen to it
             return True
         late = time.monotonic() > begun + self._start_timeout_s
-        answer = self._engine.kernels.wait_ready(self._engine.mem, worker, 0)
+        answer = self._kernels.wait_ready(self._mem, worker, 0)
         return late or self.lost or bool(answer != L.TIMED_OUT)
 
     def admit(self, workers: Iterable[int]) -> None:
         """Let the Scheduler use workers that are ready, except those that owe an answer to a request."""
         for worker in workers:
             if worker not in self.silent:
-                self._engine.kernels.set_usable(self._engine.mem, worker, 1)
+                self._kernels.set_usable(self._mem, worker, 1)
 
     def _bring_up(self, workers: Sequence[int], again: bool) -> list[int]:
         with ExitStack() as requests:  # no claim on a mailbox before its worker is ready
@@ -209,7 +209,7 @@ class WorkerManager:
             return [worker for worker in workers if self._end_start(worker, again)]
 
     def _begin(self, worker: int) -> None:
-        self._engine.kernels.set_usable(self._engine.mem, worker, 0)
+        self._kernels.set_usable(self._mem, worker, 0)
         with self._known:
             self.dead.pop(worker, None)
             self.pids.pop(worker, None)
@@ -255,7 +255,7 @@ class WorkerManager:
         while worker not in self._ready:
             rest = deadline_ns - time.monotonic_ns()
             slice_ns = max(0, min(rest, PARK_NS))
-            answer = self._engine.kernels.wait_ready(self._engine.mem, worker, slice_ns)
+            answer = self._kernels.wait_ready(self._mem, worker, slice_ns)
             if answer == L.OK:
                 self._ready.add(worker)
             elif answer != L.TIMED_OUT or rest <= 0:
@@ -266,7 +266,7 @@ class WorkerManager:
         with self._known:  # no successor may have the worker's words before this is done
             self.dead[worker] = code
             if not self._closing:
-                self._engine.kernels.report_death(self._engine.mem, worker, code)
+                self._kernels.report_death(self._mem, worker, code)
             self._heard.notify_all()
         self.on_death(worker, code)
 
@@ -297,7 +297,6 @@ class WorkerManager:
         that does not answer in time is killed, and a ControlTimeoutError raised. ControlError: it has
         refused, or is being stopped. WorkerLostError: it is dead; LostBeforeError: it had not begun.
         """
-        mem, kernels = self._engine.mem, self._engine.kernels
         timeout_s = self._control_timeout_s if timeout_s is None else timeout_s
         deadline = time.monotonic_ns() + int(timeout_s * 1e9)
         asked, mailbox = False, MailboxView(self._engine, worker)
@@ -318,13 +317,13 @@ class WorkerManager:
                     slice_ns = max(0, min(rest, PARK_NS))
                     with signals_blocked():
                         if asked:
-                            answer = kernels.await_control(mem, worker, slice_ns)
+                            answer = self._kernels.await_control(self._mem, worker, slice_ns)
                         else:
-                            answer = kernels.claim_mailbox(mem, worker, slice_ns)
+                            answer = self._kernels.claim_mailbox(self._mem, worker, slice_ns)
                             if answer == L.OK:
                                 mailbox.put_request(command, args, name, digest)
                                 asked = True
-                                answer = kernels.request_control(mem, worker, slice_ns)
+                                answer = self._kernels.request_control(self._mem, worker, slice_ns)
                         if answer == L.ILLEGAL:
                             raise self._lost(worker, asked and mailbox.has_begun)
                         if answer not in (L.TIMED_OUT, L.INTERRUPTED):
@@ -408,10 +407,9 @@ class WorkerManager:
     # ------------------------------------------------------------ how a request ends
     def _wait_for_answer(self, worker: int, deadline_ns: int) -> None:
         """Wait for the answer to an interrupted request; a second Ctrl-C ends that, too."""
-        mem, kernels = self._engine.mem, self._engine.kernels
         try:
             while self._unanswered(worker) and (rest := deadline_ns - time.monotonic_ns()) > 0:
-                kernels.await_control(mem, worker, min(rest, PARK_NS))
+                self._kernels.await_control(self._mem, worker, min(rest, PARK_NS))
         finally:
             with signals_blocked():
                 self._settle(worker)
@@ -424,13 +422,13 @@ class WorkerManager:
         if self._unanswered(worker):
             self._give_up(worker)
         if worker not in self.silent:
-            self._engine.kernels.release_mailbox(self._engine.mem, worker)
+            self._kernels.release_mailbox(self._mem, worker)
 
     def _give_up(self, worker: int) -> bool:
         """End a worker that does not answer, and say whether that was possible; if not, abandon it."""
         if self._terminate_and_wait(worker):
             return True
-        self._engine.kernels.abandon_mailbox(self._engine.mem, worker)
+        self._kernels.abandon_mailbox(self._mem, worker)
         self.silent.add(worker)
         return False
 
@@ -444,8 +442,8 @@ class WorkerManager:
             return False
         self._rescind(worker)
         self.silent.discard(worker)
-        self._engine.kernels.release_mailbox(self._engine.mem, worker)
-        self._engine.kernels.set_usable(self._engine.mem, worker, 1)
+        self._kernels.release_mailbox(self._mem, worker)
+        self._kernels.set_usable(self._mem, worker, 1)
         return True
 
     def _read_answer(self, worker: int, error: int) -> int:
@@ -525,7 +523,7 @@ class WorkerManager:
                     pass
             self._closing = True
             for worker in range(len(self.kinds)):
-                self._engine.kernels.request_stop(self._engine.mem, worker)
+                self._kernels.request_stop(self._mem, worker)
             self._wait_for_end()
         finally:
             self._closing = True
@@ -559,7 +557,7 @@ class WorkerManager:
 
 # ---------------------------------------------------------------- memory of chips
 MOST_BYTES = 1 << 62
-MOST_ADDRESS = (1 << 64) - 1
+_address = within(0, (1 << 64) - 1)
 
 
 @dataclass
@@ -621,10 +619,6 @@ class ChipMemory:
 def _manages_memory(kind: WorkerKind) -> bool:
     """Say whether a kind of workers carries out requests about memory: all others inherit the refusal."""
     return type(kind).control is not WorkerKind.control
-
-
-def _address(name: str, value: int) -> int:
-    return whole(name, value, 0, MOST_ADDRESS)
 
 
 # ---------------------------------------------------------------- traces of the Workers below
