@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import atexit
 import concurrent.futures
-import inspect
 import os
 import textwrap
 import threading
@@ -19,8 +18,8 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, cast, get_type_hints
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, cast
 
 import numpy as np
 
@@ -98,10 +97,7 @@ def _with_parameters_of(
     def show(method: Callable[..., None]) -> Callable[Concatenate[Worker, P], None]:
         made: Any = options.__init__
         made.__qualname__ = method.__qualname__  # in errors
-        types = get_type_hints(options, localns={"KW_ONLY": None})  # which Python 3.10 refuses
-        method.__annotations__ = {name: types.get(name) for name in made.__annotations__}
-        method.__signature__ = inspect.signature(made)  # type: ignore[attr-defined]
-        return method
+        return wraps(made, assigned=("__annotations__",))(method)
 
     return show
 
