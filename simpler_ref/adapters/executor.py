@@ -204,7 +204,7 @@ class Executor(concurrent.futures.Executor):
         elif not self._worker._life.closed:
             self._worker.wait()
         if wait and stream is not None:
-            stream.finish_notifying()  # programs count on callbacks now
+            stream.notifier.finish()  # programs count on callbacks now
 
     def _close_later(self) -> None:
         """Close its workers once their calls have ended, in a thread, which the program waits for."""

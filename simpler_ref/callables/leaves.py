@@ -235,12 +235,7 @@ def leaf(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     return Leaf(function, options)
 
 
-def _rebuild(
-    function: Any,
-    options: dict[str, Any],
-    declared: tuple[Kind | None, ...],
-    kinds: tuple[Kind, ...] | None,
-) -> Leaf:
+def _rebuild(function: Any, options: Any, declared: Any, kinds: Any) -> Leaf:
     one = Leaf(function, options, declared)
     one.kinds = kinds
     one.compile()
@@ -277,7 +272,11 @@ def _annotated(function: Callable[..., Any], name: str, note: Any) -> Kind | Non
     why: TypeError | None = None
     if isinstance(note, types.Array) and note.layout != "F":
         try:
-            return _array_kind(note.dtype, note.ndim)
+            _require_axes(note.ndim)
+            as_dtype(note.dtype)
+            return types.Array(note.dtype, note.ndim, "C")
+        except NumbaError:
+            why = TypeError(f"no array has elements of type {note.dtype}")
         except TypeError as error:
             why = error
     kind = _NUMBERS.get(note) if isinstance(note, type) else note
@@ -287,15 +286,6 @@ def _annotated(function: Callable[..., Any], name: str, note: Any) -> Kind | Non
         f"leaf {function.__qualname__}: the annotation of {name}, {note!r}, names no type that a task "
         "can bring; write a numba type such as float32[:] for an array, int or float for a number"
     ) from why
-
-
-def _array_kind(element: Kind, ndim: int) -> Kind:
-    _require_axes(ndim)
-    try:
-        as_dtype(element)
-    except NumbaError:
-        raise TypeError(f"no array has elements of type {element}") from None
-    return types.Array(element, ndim, "C")
 
 
 def _require_axes(ndim: int) -> None:
@@ -351,28 +341,17 @@ def _limits(kind: Kind) -> tuple[int, int]:
 
 def _converted(kind: Kind, value: int | float) -> Any:
     """Return a scalar as the code of `_entry` reads it from the mailbox; None if that refuses it."""
-    if isinstance(value, ScalarBits):
-        return _from_bits(kind, value)
+    if kind == types.boolean:
+        return None if isinstance(value, float) else value != 0
+    (low, high), dtype = _limits(kind), np.dtype(str(kind))
+    if isinstance(value, ScalarBits):  # bits without a kind
+        if dtype.itemsize < SCALAR_BYTES and not low <= value - (value >> 63 << 64) < high:
+            return None
+        return np.frombuffer(value.to_bytes(SCALAR_BYTES, "little")[: dtype.itemsize], dtype)[0]
     if kind in _FLOATS:
         with np.errstate(over="ignore"):
-            return np.dtype(str(kind)).type(value)
-    if isinstance(value, float):
-        return None
-    if kind == types.boolean:
-        return value != 0
-    low, high = _limits(kind)
-    return np.dtype(str(kind)).type(value) if low <= value < high else None
-
-
-def _from_bits(kind: Kind, bits: int) -> Any:
-    """Return bits without a kind as a number; None if they are no number of this type."""
-    if kind == types.boolean:
-        return bits != 0
-    size = kind.bitwidth // 8
-    low, high = _limits(kind)
-    if size < SCALAR_BYTES and not low <= bits - (bits >> 63 << 64) < high:
-        return None
-    return np.frombuffer(bits.to_bytes(SCALAR_BYTES, "little")[:size], np.dtype(str(kind)))[0]
+            return dtype.type(value)
+    return None if isinstance(value, float) or not low <= value < high else dtype.type(value)
 
 
 def reason_of(error: Exception) -> str:
@@ -409,16 +388,16 @@ class EntryCode:
         self.names: dict[str, Any] = {}
         self._tensor = 1
 
-    def next_tensor(self) -> int:
-        """Return the word in which the next tensor begins."""
+    def _next_array(self) -> tuple[int, int, str]:
+        """Return its number among the values, the word in which its tensor begins, and its address."""
+        n, t = len(self.values), self._tensor
         self._tensor += L.TENSOR_WORDS
-        return self._tensor - L.TENSOR_WORDS
+        return n, t, f"words[{t + L.TENSOR_DATA}]"
 
     def add_described(self, kind: Any, element: Sequence[int]) -> None:
         """Add an array that a layout describes; `element` is its element type as layouts have it."""
-        n, t = len(self.values), self.next_tensor()
+        n, t, data = self._next_array()
         self.names |= {f"type_{n}": kind, f"element_{n}": np.array(element, np.int64)}
-        data = f"words[{t + L.TENSOR_DATA}]"
         aligned = int(as_dtype(kind.dtype).alignment) if kind.aligned else 1
         self.alike += [
             f"words[{t + L.TENSOR_KIND}] & {L.TENSOR_KIND_MASK} == {L.TENSOR_DESCRIBED}",
@@ -434,8 +413,7 @@ class EntryCode:
 
     def add_contiguous(self, kind: Any, dtype: int) -> None:
         """Add an array whose tensor has its dimensions itself."""
-        n, t = len(self.values), self.next_tensor()
-        data = f"words[{t + L.TENSOR_DATA}]"
+        n, t, data = self._next_array()
         dims = [
             f"words[{t + L.TENSOR_SHAPE + (d >> 1)}] >> {32 * (d & 1)} & {L.LOW_HALF}"
             for d in range(kind.ndim)

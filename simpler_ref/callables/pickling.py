@@ -41,7 +41,8 @@ from ..system.types import Array
 from .identity import _CLOUDPICKLE, build_python_serialized_descriptor
 
 _reduce = cloudpickle.Pickler.dispatch_table[CodeType]
-_BY_NAME = type, FunctionType, type(functools.cache(len))
+_Remembering = type(functools.cache(len))
+_BY_NAME = type, FunctionType, _Remembering
 _NOTHING: Mapping[str, Any] = {}
 Reduce: TypeAlias = Callable[[Any], Any]
 Reducers: TypeAlias = Mapping[type, Reduce]
@@ -67,18 +68,18 @@ def module_with(method: Any) -> Any:
     return None
 
 
+def find_imported(module: str, name: str) -> Any:
+    """Return what a module has under a name; None if it has nothing, or was not imported.
+
+    To import it again would wait for a thread that still does so, and that may wait for this call.
+    """
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
 # ---------------------------------------------------------------- functools.lru_cache
-_Remembering = type(functools.cache(len))
-
-
-def _is_importable(function: Any) -> bool:
-    """Say whether pickle finds a function by its name in any process."""
-    found: Any = sys.modules.get(function.__module__)
-    for name in function.__qualname__.split("."):
-        found = getattr(found, name, None)
-    return found is function and function.__module__ != "__main__"
-
-
 def _remembering(parameters: dict[str, Any], name: str, qualname: str) -> Any:
     """Return a function that remembers its values; what it calls comes later, as it may refer to it."""
 
@@ -98,14 +99,8 @@ class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
 
     Tracebacks need them; cloudpickle 3.1.3 and later leave them out.
     Functions of the global generators, such as `random.random`, are methods. They go by name, so that
-    each worker draws from its own.
-
-    Parameters
-    ----------
-    known : Mapping or None
-        The classes and functions of `__main__` that the workers have, which go by name; None: all.
-    first : Callable
-        Returns how an object is pickled in another way than usual, or NotImplemented.
+    each worker draws from its own. So do the classes and functions of `__main__` in `known`, which the
+    workers have; None: all. `first` returns how an object is pickled otherwise, or NotImplemented.
     """
 
     def __init__(
@@ -119,7 +114,6 @@ class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
         self._known, self._first = known, first
 
     def reducer_override(self, obj: Any) -> Any:
-        """Return how an object is pickled in another way than usual."""
         reduced = self._first(obj)
         if reduced is not NotImplemented:
             return reduced
@@ -131,9 +125,11 @@ class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
             return NotImplemented
         if isinstance(obj, BuiltinMethodType | MethodType) and (module := module_with(obj)):
             return getattr, (module, obj.__name__)
-        if type(obj) is _Remembering and not _is_importable(obj):
-            about = obj.cache_parameters(), obj.__name__, obj.__qualname__
-            return _remembering, about, obj.__wrapped__, None, None, _complete
+        if type(obj) is _Remembering:
+            module, name = obj.__module__, obj.__qualname__
+            if module == "__main__" or find_imported(module, name) is not obj:
+                about = obj.cache_parameters(), obj.__name__, name
+                return _remembering, about, obj.__wrapped__, None, None, _complete
         return super().reducer_override(obj)
 
     dispatch_table: ClassVar[Any] = ChainMap(
@@ -150,13 +146,10 @@ def pickled(value: Any, first: Reduce, known: Mapping[str, Any] | None = _NOTHIN
 
 def is_in_main(value: Any, known: Mapping[str, Any] | None) -> bool:
     """Say whether the workers find the same in their `__main__`, by its name."""
-    found: Any = sys.modules["__main__"]
-    top, *_ = names = value.__qualname__.split(".")
-    if known is not None and known.get(top) is not getattr(found, top, known):
+    top = value.__qualname__.split(".")[0]
+    if known is not None and known.get(top) is not getattr(sys.modules["__main__"], top, known):
         return False
-    for name in names:
-        found = getattr(found, name, None)
-    return found is value
+    return find_imported("__main__", value.__qualname__) is value
 
 
 # ---------------------------------------------------------------- callables, and arrays in shared memory
@@ -176,7 +169,6 @@ def _view_shared(
 
 
 def _view_of(reduced: tuple[Any, tuple[Any, ...]], readonly: bool) -> memoryview:
-    """Return what `ByAddress` makes of a memoryview."""
     make, about = reduced
     view = memoryview(make(*about))
     return view.toreadonly() if readonly else view
@@ -279,17 +271,7 @@ def _has_no_objects(value: Any) -> bool:
 
 
 class ArgumentPickler:
-    """Pickles arguments, one after another.
-
-    Parameters
-    ----------
-    known : Mapping or None
-        See `ByValue`.
-    reducers : Mapping
-        How objects of some types are pickled.
-    begin : Callable
-        Called if what was met so far is pickled once more.
-    """
+    """Pickles arguments, one after another; `begin` is called if what was met is pickled once more."""
 
     def __init__(
         self,
@@ -299,6 +281,7 @@ class ArgumentPickler:
     ) -> None:
         self._known, self._reducers, self._begin = known, reducers, begin
         self._buffer = io.BytesIO()
+        self._quick: pickle.Pickler | None = None
         self._only_by_value = bool(cloudpickle.list_registry_pickle_by_value())
 
     def as_bytes(self, items: Any, values: Iterable[Any]) -> bytes:
@@ -314,19 +297,15 @@ class ArgumentPickler:
             return data
         return data if data.find(_NAME) < 0 else self._by_value(items)
 
-    @functools.cached_property
-    def _quick(self) -> pickle.Pickler:
-        made = pickle.Pickler(self._buffer, 5)
-        made.dispatch_table = {**copyreg.dispatch_table, **self._reducers}
-        return made
-
     def _quickly(self, items: Any) -> bytes:
-        buffer = self._buffer
+        if self._quick is None:
+            self._quick = pickle.Pickler(self._buffer, 5)
+            self._quick.dispatch_table = {**copyreg.dispatch_table, **self._reducers}
         self._quick.clear_memo()
-        buffer.seek(0)
-        buffer.truncate()
+        self._buffer.seek(0)
+        self._buffer.truncate()
         self._quick.dump(items)
-        return buffer.getvalue()
+        return self._buffer.getvalue()
 
     def _by_value(self, items: Any) -> bytes:
         self._begin()
@@ -353,16 +332,9 @@ class SharedArrays:
     """The arrays of some pickles for the workers of this machine, each copied once.
 
     Pickles have the addresses, since no task is to write there. The copies last as long as this, and as
-    calls that were submitted by then; an array must not change meanwhile.
-
-    Parameters
-    ----------
-    stream : Stream
-        That of the workers.
-    least : float
-        In bytes: smaller arrays are pickled, unless they are shared already.
-    mode : str
-        As that of `numpy.memmap`: "r", for arrays that tasks cannot write; "r+"; "c", for copies.
+    calls that were submitted by then; an array must not change meanwhile. Arrays of fewer bytes than
+    `least` are pickled, unless they are shared already. The mode is as that of `numpy.memmap`: "r", for
+    arrays that tasks cannot write; "r+"; "c", for copies.
     """
 
     def __init__(self, stream: Any, least: float, mode: str = "r") -> None:
@@ -380,7 +352,6 @@ class SharedArrays:
             return pickler.as_bytes(value, (value,))
 
     def reduce(self, array: Any) -> Any:
-        """Return how an array is pickled."""
         if array.dtype.hasobject or not array.nbytes:
             return array.__reduce_ex__(5)
         if self._is_shared(array):
@@ -404,15 +375,12 @@ class SharedArrays:
         return not is_numpys and is_shared(low, high - low)
 
     def mode_of_shared(self, array: Any) -> str:
-        """Return the mode of an array that is shared already."""
         return "r"
 
     def reduce_small(self, array: Any) -> Any:
-        """Return how an array is pickled that is not shared."""
         return array.__reduce_ex__(5)
 
     def _copy(self, array: Any) -> Array:
-        """Return the copy of an array."""
         key, copies = id(array), self._copies
         of, copy = copies.get(key, (None, array))
         if of is None or of() is not array:

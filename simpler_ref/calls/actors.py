@@ -36,8 +36,8 @@ from ..system.regions import is_private
 from ..system.types import Array
 from ..workers import loop
 from . import outcomes
-from .futures import Future
-from .inside import NESTED, ended
+from .futures import Future, ended
+from .inside import NESTED
 from .sending import Unchanging
 from .signatures import Mode, Out, Parameter, Signature
 from .stream import Stream
@@ -106,14 +106,20 @@ class Actor:
     _has_ended = True
 
     def __init__(
-        self,
-        stream: Stream,
-        order: Array,
-        kind: type,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        self, stream: Any, zeros: Any, kind: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        self._stream, self._order, self._kind = stream, order, kind
+        if not isinstance(kind, type):
+            raise TypeError(
+                f"an actor is an object of a class, got {kind!r:.60}: pass the class itself"
+            )
+        if callable(getattr(kind, "end", None)):
+            raise TypeError(
+                f"{kind.__qualname__} has a method end, which of an actor ends the actor: call it "
+                "otherwise"
+            )
+        if not isinstance(stream, Stream):
+            raise RuntimeError("actors are made in the program, not inside a task")
+        self._stream, self._order, self._kind = stream, zeros(1, np.int8), kind
         number = next(_numbers)
         self._worker = number % stream.workers
         # a worker, where a task has a Worker with actors, has those of its own Worker as well
@@ -131,15 +137,7 @@ class Actor:
         return self._stream.submit(task, (self._order, self._number, *args), kwargs)
 
     def __getattr__(self, name: str) -> Callable[..., Future]:
-        """Return a method, whose calls run in the worker.
-
-        Raises
-        ------
-        AttributeError
-            The class has no such method.
-        RuntimeError
-            The actor was ended.
-        """
+        """Return a method, whose calls run in the worker."""
         task = self._methods.get(name)
         if task is None:
             if name.startswith("__") or not callable(getattr(self._kind, name, None)):
@@ -233,7 +231,6 @@ def _call(
 
 @functools.lru_cache
 def _task_of(of: type, kind: str, name: str) -> Task:
-    """Return what calls a method."""
     return Task(_Method(kind, name), _signature_of(of, name))
 
 
@@ -345,20 +342,3 @@ def _signature_of(kind: type, name: str) -> Signature:
     elif not isinstance(inspect.getattr_static(kind, name), (staticmethod, classmethod)):
         parameters = parameters[1:]  # without the object
     return Signature.like((*_HEAD, *parameters))
-
-
-def make(
-    stream: Any, zeros: Any, kind: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Actor:
-    """Return an actor; see `Worker.actor`."""
-    if not isinstance(kind, type):
-        raise TypeError(
-            f"an actor is an object of a class, got {kind!r:.60}: pass the class itself"
-        )
-    if callable(getattr(kind, "end", None)):
-        raise TypeError(
-            f"{kind.__qualname__} has a method end, which of an actor ends the actor: call it otherwise"
-        )
-    if not isinstance(stream, Stream):
-        raise RuntimeError("actors are made in the program, not inside a task")
-    return Actor(stream, zeros(1, np.int8), kind, args, kwargs)

@@ -92,7 +92,6 @@ def place_of(argument: int) -> tuple[int, int]:
 
 
 def key_of(word: int) -> int:
-    """Return the block of the function from the first word of a call."""
     return word & CALL_KEY
 
 
@@ -114,9 +113,7 @@ def _form_of(words: Sequence[int]) -> Form:
     return Form(key_of(words[0]), inner, codes, named, end, named > 0 or ITEM in codes)
 
 
-@functools.lru_cache(maxsize=4096)
-def _short_form(first: int, second: int) -> Form:
-    return _form_of((first, second))
+_short_form = functools.lru_cache(maxsize=4096)(lambda *words: _form_of(words))
 
 
 def float_of(word: int) -> float:
@@ -146,14 +143,7 @@ class Known(NamedTuple):
 
 
 class SentArrays:
-    """The arrays that a program passes, as tensors: each is looked at once, unless it changes.
-
-    Attributes
-    ----------
-    now : Known
-        What is known of them. `forget` puts another one in its place: a thread that still adds to the
-        old one finds, with the lock, that the epoch is over.
-    """
+    """The arrays that a program passes, as tensors: each is looked at once, unless it changes."""
 
     def __init__(
         self,
@@ -167,14 +157,14 @@ class SentArrays:
         self._layouts = layouts
         self._layouts.tell(self._start_anew)
         self.now = Known(0, {}, {})
+        """What is known of them. `forget` puts another one in its place: a thread that still adds to the
+        old one finds, with the lock, that the epoch is over."""
 
     def wire(self, array: Any) -> bytes:
         """Return the tensor for an array that is not known, without a tag.
 
-        Raises
-        ------
-        TypeError, ValueError
-            It is no array, its elements are Python objects, or the workers cannot see its memory.
+        TypeError, ValueError: it is no array, its elements are Python objects, or the workers cannot see
+        its memory.
         """
         if not isinstance(array, np.ndarray):
             wire = make_tensor(array)._wire
@@ -209,7 +199,7 @@ class SentArrays:
         return found
 
     def forget(self) -> None:
-        """Forget all arrays: no call that has them may still run."""
+        """No call that has arrays may still run."""
         self._layouts.reset()
 
     def _start_anew(self) -> None:
@@ -227,8 +217,7 @@ class ReceivedArrays:
 
     def array(self, wire: bytes, writeable: bool) -> Array:
         """Return the array of a tensor, a new one each time: its shape is the task's own."""
-        mine: Array = self.maker(wire, writeable)()
-        return mine
+        return self.maker(wire, writeable)()
 
     def maker(self, wire: bytes, writeable: bool) -> Callable[[], Array]:
         """Return what makes arrays of a tensor, as long as no layouts are forgotten."""
@@ -239,8 +228,13 @@ class ReceivedArrays:
         if view is None:
             if len(self._views) >= _MOST_VIEWS:
                 self._views.clear()
-            view = self._views[wire, writeable] = self._make(wire)
+            if has_layout(wire):
+                dtype, shape, strides = self._layouts.read(layout_number(wire))
+                view = view_memory(TENSOR.unpack(wire)[0], shape, dtype, strides=strides)
+            else:
+                view = ContinuousTensor._from_wire(wire).numpy()
             view.flags.writeable = writeable
+            self._views[wire, writeable] = view
         return view.view
 
     def elements(self, wires: list[bytes]) -> tuple[tuple[int, ...], ...] | None:
@@ -248,9 +242,3 @@ class ReceivedArrays:
         if not all(map(has_layout, wires)):
             return None
         return tuple(self._layouts.element(layout_number(wire)) for wire in wires)
-
-    def _make(self, wire: bytes) -> Array:
-        if not has_layout(wire):
-            return ContinuousTensor._from_wire(wire).numpy()
-        dtype, shape, strides = self._layouts.read(layout_number(wire))
-        return view_memory(TENSOR.unpack(wire)[0], shape, dtype, strides=strides)

@@ -14,7 +14,6 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -51,23 +50,16 @@ _MOST_SILENT = 1024
 
 
 class CallErrors:
-    """Makes the errors of a stream's calls.
-
-    Attributes
-    ----------
-    limits : dict
-        The time limits of functions, by their blocks.
-    places : dict
-        With ``check=True``: where the calls of slots were submitted.
-    why_stranded : BaseException or None
-        Why there are no workers.
-    """
+    """Makes the errors of a stream's calls."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self.limits: dict[int, float] = {}
+        """The time limits of functions, by their blocks."""
         self.places: dict[int, str] = {}
+        """With ``check=True``: where the calls of slots were submitted."""
         self.why_stranded: BaseException | None = None
+        """Why there are no workers."""
         self._losses: dict[int, tuple[int, int | None, str, str]] = {}
         """By slot: the number of a lost call, and process, name and last words of its worker."""
 
@@ -179,35 +171,28 @@ class Unretrieved:
         self.since = time.monotonic()
 
     def __del__(self) -> None:
-        if not self.retrieved:
-            with suppress(Exception):  # at the end of the interpreter
-                log.error(
-                    "a call failed, and nobody has asked for its result: %s%s",
-                    self._text,
-                    self._traceback(),
-                )
-
-    def _traceback(self) -> str:
-        if not self._trace:
-            return ""
-        if self._shown == [self._trace]:
-            return " (its traceback is that of the call logged before)"
-        self._shown[:] = [self._trace]
-        return f"\n{self._trace}"
+        if self.retrieved:
+            return
+        with suppress(Exception):  # at the end of the interpreter
+            trace = self._trace and f"\n{self._trace}"
+            if trace and self._shown == [self._trace]:
+                trace = " (its traceback is that of the call logged before)"
+            elif trace:
+                self._shown[:] = [self._trace]
+            log.error("a call failed, and nobody has asked for its result: %s%s", self._text, trace)
 
 
 class Failures:
-    """The failures of a stream."""
+    """The failures of a stream, which calls these methods, or has them called, with the lock."""
 
     def __init__(self) -> None:
         self._all: weakref.WeakValueDictionary[int, Unretrieved] = weakref.WeakValueDictionary()
         self._last: deque[Unretrieved] = deque(maxlen=_KEPT)
         self._shown: list[str] = []
-        self._noted = self._counted = 0
+        self._taken = self._noted = self._counted = 0
+        """How many failed calls were looked at; noted; and logged only as a number."""
         self.silent: deque[int] = deque(maxlen=_MOST_SILENT)
         """The numbers of calls whose errors are not logged."""
-        self.taken = 0
-        """How many failed calls were looked at."""
 
     def note(self, error: BaseException) -> Unretrieved | None:
         """Return what is marked when somebody asks for an error; None of a cancelled call."""
@@ -222,30 +207,59 @@ class Failures:
             self._noted += 1
         return found
 
-    def take_old(self, needed: Callable[[], set[int]]) -> list[Unretrieved]:
-        """Return what to let go, which logs it; what `needed` calls failed with them stays."""
+    def look(self, stream: Any) -> None:
+        """Note the errors of failed calls whose futures are gone; others keep theirs."""
+        slots: list[int] = []
+        while slot := stream._kernels.take_failed(stream._mem):
+            slots.insert(0, slot)
+        for slot in slots:
+            self._taken += 1
+            future = stream._quick.find(slot)
+            if future is None:
+                self.note(stream.errors.of_call(slot))
+            elif slot not in stream._fetching and stream.has_settled(slot):
+                stream._fetch(future)  # which keeps the error, to be logged if nobody asks
+            stream._kernels.drop_call(stream._mem, slot)
+
+    def take_old(self, stream: Any) -> list[Unretrieved]:
+        """Return what nobody can ask for any more: to let it go logs it."""
         before = time.monotonic() - LOGGED_AFTER_S
         if not self._last or self._last[0].since > before:
             return []
-        keep = needed()
+        keep = _causes_of(stream)
         every = [(one, one.since > before or one.task in keep) for one in self._last]
         self._last = deque((one for one, stays in every if stays), maxlen=_KEPT)
         return [one for one, stays in every if not stays]
 
     def count(self, others: int) -> None:
         """Log how many have failed beyond those noted; there were `others` that nobody has looked at."""
-        unseen = self.taken + others - self._noted - self._counted
+        unseen = self._taken + others - self._noted - self._counted
         if unseen > 0:
             self._counted += unseen
             log.error("%d more calls failed, and nobody has asked for their results", unseen)
 
     def forget(self, others: int) -> None:
-        """Log all that can: the stream has ended."""
+        """Log all that can be: the stream has ended."""
         self.count(others)
         self._all.clear()
         self._last.clear()
         self.silent.clear()
-        self._noted = self._counted = self.taken = 0
+        self._taken = self._noted = self._counted = 0
+
+
+def _causes_of(stream: Any) -> set[int]:
+    """Return the numbers of calls with which others have failed that have a future."""
+    view, found = stream._engine.view, set()
+    for future in stream._quick.futures():
+        own = slot = future._slot
+        while slot:
+            has_failed, _, word = view.outcome(slot)
+            if not has_failed or word >= 0 or word == -slot:
+                break
+            slot = -word
+        if slot != own:
+            found.add(view.call(slot).task)
+    return found
 
 
 class FailureLogger(threading.Thread):
@@ -269,7 +283,6 @@ class FailureLogger(threading.Thread):
             del stream
 
     def end(self) -> None:
-        """End the thread."""
         self._has_ended.set()
         if self is not threading.current_thread():
             self.join(LOGGED_AFTER_S)

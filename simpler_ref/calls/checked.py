@@ -61,23 +61,14 @@ def sum_of(array: Array) -> int:
 class Sums:
     """The sums of the arrays of a stream's calls, and which of these arrays the program must not touch.
 
-    Parameters
-    ----------
-    engine : Engine
-        Of the calls.
-    arena : Arena or None
-        Of the arrays, if workers have mappings of their own.
-
-    Attributes
-    ----------
-    errors : deque[HazardError]
-        Of touches where nothing could be raised: by other threads, while code of this package runs.
+    The arena of the arrays is there if workers have mappings of their own.
     """
 
     def __init__(self, engine: Engine, arena: Arena | None) -> None:
         self._engine = engine
         self._arena = arena if quick.is_possible() else None
         self.errors: deque[HazardError] = deque()
+        """Of touches where nothing could be raised: by other threads, while code of this package runs."""
         self._arrays = ReceivedArrays(engine)
         self._writers: list[tuple[int, int, list[Array]]] = []
         """Slot and number of calls, and what they write."""
@@ -88,9 +79,11 @@ class Sums:
 
     def add(self, counts: int, wire: bytes, key: int) -> tuple[int, bytes]:
         """Return the arguments of a call, with a sum for each array behind them; see `Packed`."""
-        tensors = counts & L.LOW_HALF
+        tensors, view = counts & L.LOW_HALF, self._engine.view
         self._written = []
-        self._forget_ended()
+        if 2 * (view.ended - self._ended) >= len(self._writers) > 0:  # half of them may have ended
+            self._ended = view.ended
+            self._writers = [one for one in self._writers if view.is_under_way(one[0], one[1])]
         self.raise_touched()
         may_run_again = retries_of(self._engine.mem, key) > 0
         for at in range(0, tensors * TENSOR_BYTES, TENSOR_BYTES):
@@ -106,7 +99,6 @@ class Sums:
         return counts + (tensors << L.HALF), wire
 
     def note(self, slot: int, place: str) -> None:
-        """Note that this call was submitted, and where."""
         if self._written:
             number = self._engine.view.next_task_id - 1
             self._writers.append((slot, number, self._written))
@@ -114,16 +106,8 @@ class Sums:
                 self._close(array, slot, number, place)
 
     def raise_touched(self) -> None:
-        """Raise what threads have touched, if nothing could be raised there."""
         if self.errors:
             raise self.errors.popleft()
-
-    def _forget_ended(self) -> None:
-        """Forget writers that have ended, if these may be half of them."""
-        view = self._engine.view
-        if 2 * (view.ended - self._ended) >= len(self._writers) > 0:
-            self._ended = view.ended
-            self._writers = [one for one in self._writers if view.is_under_way(one[0], one[1])]
 
     def _is_final(self, array: Array) -> bool:
         """Say whether all calls that write an array have ended."""

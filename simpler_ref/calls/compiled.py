@@ -71,13 +71,7 @@ class Pattern(NamedTuple):
 
 
 class Code:
-    """The code of a compiled task in this process.
-
-    Attributes
-    ----------
-    address : int
-        Address of the newest entry, 0 without one.
-    """
+    """The code of a compiled task in this process."""
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         if not inspect.isfunction(function):
@@ -88,6 +82,7 @@ class Code:
         self.name = function.__qualname__
         self.options = options
         self.address = 0
+        """Of the newest entry."""
         self._numbers = _numbers(function)
         self._count = function.__code__.co_argcount
         self._defaults = function.__defaults__ or ()
@@ -107,13 +102,7 @@ class Code:
         return plain.converting(self.convert, wanted)
 
     def convert(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return arguments with numbers converted as the annotations say.
-
-        Raises
-        ------
-        TypeError, OverflowError
-            A number cannot be converted without a loss.
-        """
+        """Return arguments with numbers converted as the annotations say; refuse what would be lost."""
         converted: list[Any] | None = None
         for at, name, wanted in self._numbers:
             value = values[at]
@@ -142,13 +131,7 @@ class Code:
 
     # ------------------------------------------------------------ running
     def run(self, *values: Any) -> Any:
-        """Run the function, compiled for the types of these arguments.
-
-        Raises
-        ------
-        TypeError
-            It cannot be compiled for them.
-        """
+        """Run the function, compiled for the types of these arguments."""
         missing = self._count - len(values)
         if missing > 0:
             values += self._defaults[-missing:]
@@ -159,22 +142,14 @@ class Code:
 
     def run_here(self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a call in this process; what it only reads is read-only, as in a worker."""
-        values = signature.bind(args, kwargs)
-        return self.run(
-            *(
-                _read_only(value) if one.mode is Mode.IN else value
-                for one, value in zip(signature.parameters, values, strict=True)
-            )
-        )
+        values = list(signature.bind(args, kwargs))
+        for at, (one, value) in enumerate(zip(signature.parameters, values, strict=True)):
+            if one.mode is Mode.IN and isinstance(value, np.ndarray):
+                values[at] = value.view()
+                values[at].flags.writeable = False
+        return self.run(*values)
 
     def types_of(self, values: Sequence[Any]) -> tuple[Type, ...]:
-        """Return the types of arguments.
-
-        Raises
-        ------
-        TypeError
-            numba has none for one of them.
-        """
         try:
             return tuple(map(numba.typeof, values))
         except (ValueError, NumbaError) as error:
@@ -184,13 +159,7 @@ class Code:
             ) from error
 
     def compile(self, kinds: tuple[Type, ...]) -> None:
-        """Compile the function for arguments of some types, unless that is done.
-
-        Raises
-        ------
-        TypeError
-            numba cannot compile it; its error is the cause.
-        """
+        """Compile the function for arguments of some types, unless that is done."""
         if kinds in self._compiled.overloads:
             return
         with self._lock:
@@ -214,27 +183,15 @@ class Code:
         with self._lock:
             if pattern not in self._entries and len(self._entries) < _MOST_ENTRIES:
                 self.compile(pattern.types)
-                entry = self._entries[pattern] = self._entry_for(pattern)
-                if entry is not None:
-                    self.address = address_of_leaf(entry)
+                answer = _answer_for(self._compiled.overloads[pattern.types].signature.return_type)
+                words = zip(pattern.codes, pattern.types, strict=True)
+                self._entries[pattern] = (
+                    None  # if Python has to read an argument, or leave the value
+                )
+                if answer is not None and all(one != VALUE or of in _KINDS for one, of in words):
+                    entry = _entry(self._compiled, pattern, answer, self.address)
+                    self._entries[pattern], self.address = entry, address_of_leaf(entry)
             return self.address
-
-    def _entry_for(self, pattern: Pattern) -> Any:
-        """Return an entry, None if this pattern or the type of the value needs Python."""
-        answer = _answer_for(self._compiled.overloads[pattern.types].signature.return_type)
-        if answer is None or any(
-            code == VALUE and kind not in _KINDS
-            for code, kind in zip(pattern.codes, pattern.types, strict=True)
-        ):
-            return None
-        return _entry(self._compiled, pattern, answer, self.address)
-
-
-def _read_only(value: Any) -> Any:
-    if isinstance(value, np.ndarray) and value.flags.writeable:
-        value = value.view()
-        value.flags.writeable = False
-    return value
 
 
 def _numbers(function: Callable[..., Any]) -> list[tuple[int, str, Any]]:

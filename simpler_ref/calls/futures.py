@@ -1,7 +1,5 @@
 """Futures: what a call returns at once, in the place of its value; and holds on the blocks of values.
 
-Such a hold lasts as long as Python's references to it.
-
 Rule     CALL-CANCEL-1, CALL-CANCEL-2, CALL-FUTURE-1, CALL-FUTURE-4, CALL-VALUE-4
 """
 
@@ -10,39 +8,23 @@ from __future__ import annotations
 import concurrent.futures
 import gc
 import os
+import threading
 import time
 from collections.abc import Generator
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
-from ..engine.memory import Engine
+from ..engine.memory import PARK_NS, Engine
 from ..engine.shared_arrays import InUse, Users
 from ..engine.view.blocks import give_back, mark_kept, size_of_block, span_of_part
+from ..system.signals import signals_blocked
 from ..system.values import limit
-from .call_errors import Unretrieved
+from .call_errors import Unretrieved, log
 from .tasks import here
 
 _MUCH = 1 << 20
 """Bytes from which on it is looked at once whether a task uses a block."""
 _SHARE = 2
 """What fraction of a party's memory for values may be held before garbage is collected."""
-
-
-class _Calls(Protocol):
-    """Whom a future asks: the stream of its call, which says what each of these does."""
-
-    _arrays: Any
-
-    def take(self, future: Future, /) -> bool: ...
-    def drop_later(self, future: Future, /) -> None: ...
-    def wait(self, future: Future, deadline: float | None) -> bool: ...
-    def fetch(self, future: Future) -> None: ...
-    def cancel(self, future: Future) -> None: ...
-    def watch(self, future: Future) -> None: ...
-    def be_silent_of(self, future: Future) -> None: ...
-    def has_settled(self, slot: int) -> bool: ...
-    def see_to_workers(self) -> None: ...
-    def is_running(self, slot: int) -> bool: ...
-    def describe(self, slot: int) -> str: ...
 
 
 class Future(concurrent.futures.Future):  # type: ignore[type-arg]
@@ -53,8 +35,8 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
     """
 
     __slots__ = ("_slot", "_stream", "_value")  # which quick.c reads and writes, too
-    _stream: _Calls | None
-    """That of the call, None once its value is here."""
+    _stream: Any
+    """The `Stream` of the call, None once its value is here."""
     _slot: int
     """The call's slot, 0 once its value is here."""
     _value: Any
@@ -66,26 +48,13 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
         raise TypeError("a Future comes from a call of a task, or from Worker.submit")
 
     def __getattr__(self, name: str) -> Any:
-        """Become a full future of `concurrent.futures` when something asks for its parts.
-
-        Raises
-        ------
-        RuntimeError
-            It died, and a finalizer of an object that died with it has taken it back.
-        """
+        """Become a full future of `concurrent.futures` when something asks for its parts."""
         if name == "_value":
             raise RuntimeError(
                 "this future was given up, and its call with it: the garbage collector had found it, and "
                 "a finalizer has taken it back; refer to it from elsewhere"
             )
-        if name not in (
-            "_condition",
-            "_state",
-            "_waiters",
-            "_result",
-            "_exception",
-            "_done_callbacks",
-        ):
+        if name not in _PARTS:
             raise AttributeError(f"a Future has no attribute {name!r}")
         try:
             concurrent.futures.Future.__init__(self)
@@ -93,7 +62,7 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
             if stream is None:
                 self.finish()
             else:
-                stream.watch(self)
+                stream.notifier.watch(stream, self)
         except BaseException:  # nobody has to tell of its end: nobody must wait for that
             vars(self).pop("_condition", None)
             vars(self).pop("_state", None)
@@ -165,7 +134,7 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
         """Have nothing logged if the call fails."""
         stream = self._stream
         if self._slot and stream is not None:
-            stream.be_silent_of(self)
+            stream.failures.silent.append(stream.number_of(self))
         self._ask()
 
     def _wait(self, timeout: float | None) -> None:
@@ -190,7 +159,7 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
     def running(self) -> bool:
         """Say whether a worker runs the call."""
         stream, slot = self._stream, self._slot
-        return stream is not None and slot != 0 and stream.is_running(slot)
+        return stream is not None and slot != 0 and bool(stream.is_running(slot))
 
     def cancelled(self) -> bool:
         """Say whether the call was cancelled."""
@@ -226,13 +195,7 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
             super().set_result(self._value)
 
     def set_result(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse: the outcome comes from the call.
-
-        Raises
-        ------
-        concurrent.futures.InvalidStateError
-            Always.
-        """
+        """Refuse, with an `InvalidStateError`: the outcome comes from the call."""
         raise concurrent.futures.InvalidStateError(
             "the outcome of this future comes from its call, which cancel() ends while it waits: a "
             "concurrent.futures.Future takes values of your own"
@@ -255,23 +218,96 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
 
     def __reduce__(self) -> Any:
         if here.nested is not None and self._stream is None:  # of a call that a task has made
-            return _itself, (self.result(),)
+            return itself, (self.result(),)
         raise TypeError(
             "a Future cannot be pickled: pass it, or its result(), as an argument or within one"
         )
 
 
-def failed(error: Exception) -> Future:
-    """Return the future of a call that was not made, since what it needs has failed."""
+_PARTS = "_condition", "_state", "_waiters", "_result", "_exception", "_done_callbacks"
+
+
+def ended(
+    value: Any,
+    error: Exception | None,
+    *,
+    cause: BaseException | None = None,
+    is_logged: bool = False,
+) -> Future:
+    """Return the future of a call that has ended; an error may get a cause.
+
+    One that `is_logged` is that of another call, with which it is logged if nobody asks.
+    """
     made: Future = object.__new__(Future)
-    made._stream, made._slot, made._value = None, 0, None
-    made._error = error
+    made._stream, made._slot, made._value = None, 0, value
+    if error is not None:
+        made._error = error
+        if cause is not None:
+            error.__cause__ = cause
+        if not is_logged:
+            made._unretrieved = Unretrieved(error, -1, [])
     return made
 
 
-def _itself(value: Any) -> Any:
+def itself(value: Any) -> Any:
     """Return a value that was pickled in the place of its future."""
     return value
+
+
+class Notifier:
+    """Notifies futures of a stream that their calls have ended, in a thread, while some want to know."""
+
+    def __init__(self) -> None:
+        self._watched: dict[int, Future] = {}
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._has_unseen = False
+        """Whether a future is to be notified that the thread has not looked at yet."""
+
+    def watch(self, stream: Any, future: Future) -> None:
+        """Have a future notified when its call has ended, which may have been long ago."""
+        with self._lock:
+            looks_already = self._thread is not None
+            if not looks_already:
+                name = "simpler_ref-calls"
+                thread = threading.Thread(target=self._run, args=(stream,), name=name, daemon=True)
+                with signals_blocked():
+                    thread.start()
+                    self._thread = thread
+            self._watched[id(future)] = future
+            self._has_unseen = True
+        if looks_already and future.done():
+            stream.stop_waiting()
+
+    def finish(self) -> None:
+        """Wait until all futures whose calls have ended are notified, and callbacks have returned."""
+        while (thread := self._thread) not in (None, threading.current_thread()):
+            thread.join(PARK_NS / 1e9)
+
+    def _run(self, stream: Any) -> None:
+        """Notify futures; should this be cut short, the next one that wants to know has it go on."""
+        try:
+            while True:
+                before = stream.ended
+                self._has_unseen = False
+                for key, future in list(self._watched.items()):
+                    if stream._gone or future.done():
+                        self._watched.pop(key, None)
+                        try:
+                            future.finish()
+                        except BaseException:
+                            log.exception(
+                                "notifying %r of its end, or a callback of it, has failed", future
+                            )
+                with self._lock:
+                    if not self._watched:
+                        self._thread = None
+                        return
+                stream.wait_for_end(before, PARK_NS, lambda: self._has_unseen)
+        except BaseException:
+            with self._lock:
+                self._thread = None
+            raise
 
 
 # ---------------------------------------------------------------- blocks of values
@@ -286,12 +322,7 @@ class Leases:
         self._held = self._since = 0
         """Bytes that are held, and bytes of holds that have begun since garbage was collected."""
 
-    def take(self, offset: int) -> Lease:
-        """Return a hold on a block, which begins when that is told to."""
-        return Lease(self, offset)
-
     def begin(self, offset: int) -> Lease:
-        """Return a hold on a block, which has begun."""
         lease = Lease(self, offset)
         lease.begin()
         return lease
@@ -301,15 +332,13 @@ class Leases:
         self.look()
         mark_kept(self._engine.mem, offset)
         self._engine.kernels.hold_block(self._engine.mem, offset, 1)
-        self._note_held(size_of_block(self._engine.mem, offset))
-        return self._in_use.now()
-
-    def _note_held(self, nbytes: int) -> None:
+        nbytes = size_of_block(self._engine.mem, offset)
         self._held += nbytes
         self._since += nbytes
         if min(self._held, self._since) > self._much:
             self._since = 0
             gc.collect()  # Python does not know how much memory its garbage holds
+        return self._in_use.now()
 
     def drop(self, offset: int, first: int) -> None:
         """Release a block, once no task uses it."""
@@ -324,7 +353,7 @@ class Leases:
             self._release(offset)
 
     def end(self) -> None:
-        """Release from now on at once: there are no tasks any more."""
+        """Release at once from now on: there are no tasks any more."""
         self._in_use.users = None
 
     def _release(self, offset: int) -> None:
@@ -334,26 +363,19 @@ class Leases:
 
 
 class Lease:
-    """A hold on the block of a value, until the last reference to it dies.
+    """A hold on the block of a value, once it has begun, until the last reference to it dies.
 
     It may be the argument of a call, whose worker then gets the value. Who submits that call keeps the
     lease until it has ended.
-
-    Attributes
-    ----------
-    offset : int
-        The block.
     """
 
     def __init__(self, leases: Leases, offset: int) -> None:
-        self._leases = leases
-        self.offset = offset
+        self._leases, self.offset = leases, offset
         self._first = 0
         self._holder = 0
         """The process that holds the block: one that is forked from it does not."""
 
     def begin(self) -> None:
-        """Hold the block."""
         self._first = self._leases.hold(self.offset)
         self._holder = os.getpid()
 

@@ -39,7 +39,7 @@ from cloudpickle import cloudpickle
 
 from ..callables.pickling import PICKLED, is_plain
 from ..callables.runnable import refuse_unrun, require_runnable
-from ..engine.view.blocks import Block, Blocks, data_of
+from ..engine.view.blocks import Blocks, data_of
 from ..engine.view.mailbox import CallWords, MailboxView, ReceivedArgs, call_words
 from ..errors import HazardError, TaskError
 from ..jit import layout as L
@@ -67,9 +67,9 @@ from .arguments import (
     float_of,
     form_of,
 )
-from .call_errors import LIMIT_SIGNAL, Unretrieved
+from .call_errors import LIMIT_SIGNAL
 from .checked import KIND, NO_SUM, sum_of
-from .futures import Future
+from .futures import Future, ended
 from .large_values import Borrowed
 from .outcomes import ENDS_LOOPS
 from .packing import load
@@ -85,13 +85,7 @@ _Function: TypeAlias = tuple[int, Callable[..., Any], "Code | None"]
 
 
 class Initializer:
-    """What each sub worker does first: it forgets what it has inherited, and calls the user's function.
-
-    Raises
-    ------
-    TypeError
-        `function` is not callable, or a call would not run it; there are arguments and no function.
-    """
+    """What each sub worker does first: forget what it has inherited, and call the user's function."""
 
     def __init__(self, function: Callable[..., Any] | None, args: Iterable[Any]) -> None:
         self._function = function
@@ -106,7 +100,6 @@ class Initializer:
 
     @property
     def is_given(self) -> bool:
-        """Whether there is a function to call."""
         return self._function is not None
 
     def __call__(self) -> None:
@@ -123,7 +116,6 @@ class Caller:
     __qualname__ = "call"
 
     def __call__(self) -> None:
-        """Refuse: it is no function."""
         raise TypeError("calls are submitted by calling a task")
 
     def inside_for(self, mailbox: MailboxView, guard: Guard | None) -> Inside:
@@ -188,11 +180,7 @@ class Inside:
             self._borrowed.settle()
 
     def _call_it(
-        self,
-        form: Form,
-        function: Callable[..., Any],
-        positional: list[Any],
-        named: dict[str, Any],
+        self, form: Form, function: Callable[..., Any], positional: list[Any], named: dict[str, Any]
     ) -> None:
         self._make(function, tuple(positional), named)
 
@@ -217,7 +205,7 @@ class Inside:
         is_most = 3 * result.nbytes >= len(data)
         if is_most and result.flags.forc and (head := outcomes.array_head(result, at)):
             data[: len(head)] = head
-            self._places.give(result)
+            self._places.give(address_of(result))
             self._blocks.give(block, self._call.slot)
             self._call.answer(L.VALUE_BLOCK, block)
         else:
@@ -254,21 +242,18 @@ class Inside:
             self._call.answer(outcome.kind, outcome.word)
 
     def _answer_block(self, kind: int, parts: Sequence[bytes | Array], nbytes: int) -> None:
-        block = self._take(nbytes)
+        try:
+            block = self._blocks.take(nbytes, self._call.slot)
+        except MemoryError:
+            if self._places is None or not self._places.leave():
+                raise
+            block = self._blocks.take(nbytes, self._call.slot)
         if FAIL_POINTS:
             die_here(self._mem, self._start, FAIL_TOOK_BLOCK)
         outcomes.write(parts, block.data)
         if FAIL_POINTS:
             die_here(self._mem, self._start, FAIL_WROTE_BLOCK)
         self._call.answer(kind, block.offset)
-
-    def _take(self, nbytes: int) -> Block:
-        try:
-            return self._blocks.take(nbytes, self._call.slot)
-        except MemoryError:
-            if self._places is None or not self._places.leave():
-                raise
-            return self._blocks.take(nbytes, self._call.slot)
 
     def answer_failure(self, error: BaseException) -> None:
         """Leave what a call has raised."""
@@ -318,7 +303,7 @@ class Inside:
         return np.array(words[first:-1], np.int64).tobytes()[:size]
 
     def _read(self, block: int) -> Any:
-        """Return the value in a block: what a call has returned."""
+        """Return what a call has returned."""
         if self._borrowed is not None:
             return self._borrowed.value(block)
         return outcomes.decode_block(self._blocks.data_of(block))[0]
@@ -344,7 +329,7 @@ _SIGEV_SIGNAL = 0
 def _timer() -> tuple[Any, ctypes.c_void_p, int]:
     """Make the timer that ends this process, which a process forked from it does not have.
 
-    Returns what sets it, its id, and the group that the process is in.
+    Return what sets it, its id, and the group that the process is in.
     """
     signal.signal(LIMIT_SIGNAL, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [LIMIT_SIGNAL])
@@ -384,13 +369,7 @@ def within(seconds: float, function: Callable[..., Any]) -> Callable[..., Any]:
 
 # ---------------------------------------------------------------- with check=True
 def require_unchanged(arrays: Iterable[Array], names: Iterable[str], sums: Sequence[int]) -> None:
-    """Refuse a call, which has not begun, if the bytes of its arrays have not the sums they had.
-
-    Raises
-    ------
-    HazardError
-        An array was written.
-    """
+    """Refuse a call, which has not begun, if the bytes of its arrays have not the sums they had."""
     for array, name, before in zip(arrays, names, sums, strict=False):
         if before not in (NO_SUM, sum_of(array)):
             raise HazardError(
@@ -435,21 +414,15 @@ class GuardedInside(Inside):
         return positional, named
 
     def _call_it(
-        self,
-        form: Form,
-        function: Callable[..., Any],
-        positional: list[Any],
-        named: dict[str, Any],
+        self, form: Form, function: Callable[..., Any], positional: list[Any], named: dict[str, Any]
     ) -> None:
+        inputs, others = [], []
         values = [*positional, *named.values()]
-        names = _names(positional, named)
-        remedy = "Annotate it with InOut"
-        inputs = [
-            Input(names[i], value, remedy)
-            for i, (code, value) in enumerate(zip(form.codes, values, strict=True))
-            if code == READ_ARRAY
-        ]
-        others = [value for code, value in zip(form.codes, values, strict=True) if code == ARRAY]
+        for code, name, value in zip(form.codes, _names(positional, named), values, strict=True):
+            if code == READ_ARRAY:
+                inputs.append(Input(name, value, "Annotate it with InOut"))
+            elif code == ARRAY:
+                others.append(value)
         seen = look(inputs, others)
         made = function(*positional, **named)
         self._guard.require_unchanged(seen)
@@ -470,13 +443,7 @@ class NestedStream:
     """The calls of tasks."""
 
     def submit(self, task: Task, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future:
-        """Run a call, and return its future, which has the value or the error.
-
-        Raises
-        ------
-        TypeError, ValueError
-            The arguments do not fit the task's parameters; an array that it writes is read-only.
-        """
+        """Run a call, and return its future, which has the value or the error."""
         given: Sequence[Any] = args
         if (
             kwargs
@@ -499,13 +466,12 @@ class NestedStream:
         return ended(value, None)
 
     def task_of(self, function: Any) -> Task:
-        """Return a task for a plain function."""
         return Task(function, signature_of(function))
 
     def results(
         self, task: Task, rows: Iterable[Any], *, star: bool, timeout: float | None
     ) -> Iterator[Any]:
-        """Call a task for each item whose result is asked for; see `Worker.map`."""
+        """Call a task for each item once its result is asked for; see `Worker.map`."""
         start = time.monotonic()
 
         def call(row: Any) -> Any:
@@ -542,17 +508,6 @@ def _received(
     values = [_as_argument(parameter.name, parameter.mode, one) for parameter, one in bound]
     first_named = len(values) - len(names)
     return values[:first_named], dict(zip(names, values[first_named:], strict=True))
-
-
-def ended(value: Any, error: Exception | None, *, cause: BaseException | None = None) -> Future:
-    """Return the future of a call that has ended; an error may have got a cause."""
-    made: Future = object.__new__(Future)
-    made._stream, made._slot, made._value = None, 0, value
-    if error is not None:
-        if cause is not None:
-            error.__cause__ = cause
-        made._error, made._unretrieved = error, Unretrieved(error, -1, [])
-    return made
 
 
 def final(value: Any) -> Any:

@@ -66,17 +66,7 @@ def are_possible() -> bool:
 
 
 class Places:
-    """The places of one worker process, which are its numpy's from now on.
-
-    Parameters
-    ----------
-    mem : Array
-        The engine's memory.
-    party : int
-        Whose blocks they are; see `Blocks`.
-    blocks : Blocks
-        Those.
-    """
+    """The places of one worker process, a party of `blocks`, which are its numpy's from now on."""
 
     def __init__(self, mem: Array, party: int, blocks: Blocks) -> None:
         self._mem, self._blocks, self._start = mem, blocks, address_of(mem)
@@ -86,7 +76,8 @@ class Places:
         self._add = _function("add_place", number, size, size, number)
         self._remove = _function("remove_place", number)
         self._used = _function("array_place", size, ctypes.c_int, ctypes.POINTER(size))
-        self._give = _function("give_place", None, size)
+        self.give = _function("give_place", None, size)
+        """Gives up the place of an array, by its address: its block is a value."""
         set_handler, get_handler = _numpys_functions()
         first, end = (self._start + at for at in span_of_part(mem, party))
         set_handler(make(get_handler(), first, end))
@@ -112,10 +103,6 @@ class Places:
         unneeded = self._add(memory, size, block)
         if unneeded:
             self._blocks.release(unneeded)
-
-    def give(self, array: Array) -> None:
-        """Give up the place of an array: its block is a value."""
-        self._give(address_of(array))
 
     def address_in(self, block: int) -> int:
         """Return where the bytes of a block begin."""
@@ -202,15 +189,7 @@ class Loan:
 
 
 class Borrowed:
-    """What a worker process lends to its tasks.
-
-    Parameters
-    ----------
-    mem : Array
-        The engine's memory.
-    blocks : Blocks
-        Some of it, by which the others are found.
-    """
+    """What a worker process lends to its tasks: blocks of the engine's memory, whoever has made them."""
 
     def __init__(self, mem: Array, blocks: Blocks) -> None:
         self._mem, self._blocks = mem, blocks

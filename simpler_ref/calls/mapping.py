@@ -1,7 +1,7 @@
 """Many calls of one function: `Worker.map` and its results.
 
-Items that are values travel in chunks, each of which is one call (`_Chunk`). An item with an array or a
-future in it is a call of its own (`_Call`): the stream has to see what it reads and writes.
+Items that are values travel in chunks, each of which is one call. An item with an array or a future in it
+is a call of its own: the stream has to see what it reads and writes.
 
 Rule     CALL-MAP-2, CALL-MAP-4, CALL-MAP-10, SEE-STORY-1
 """
@@ -67,29 +67,24 @@ def _is_copied(value: Any) -> bool:
     return type(value) is not Future
 
 
+class Options(NamedTuple):
+    """How a function is called for many items; see `Worker.map`."""
+
+    chunksize: int | None = None
+    timeout: float | None = None
+    star: bool = False
+    """An item is a tuple of arguments."""
+    eager: bool = False
+    """Everything is submitted at once."""
+    ordered: bool = True
+    """Results come in the order of the items, otherwise in that in which their calls end."""
+
+
 # ---------------------------------------------------------------- in a worker
-class _Done(NamedTuple):
-    """What the call of a chunk returns; it travels as a plain tuple."""
-
-    values: Any
-    """A list, an array of the same, or `Several`."""
-    errors: dict[int, bytes]
-    """By the item's place in the chunk; its value is None."""
-    worker: int
-    seconds: float
-
-
 class _Chunks(Unchanging):
-    """Calls a function for the items of a chunk.
+    """Calls a function for the items of a chunk; `name` is what messages call it.
 
-    Parameters
-    ----------
-    payload : Payload
-        What the function is made from; for each item anew, unless no call changes it.
-    star : bool
-        An item is a tuple of arguments.
-    name : str
-        What messages call it.
+    The function is made from its payload for each item anew, unless no call changes it.
     """
 
     def __init__(self, payload: Payload, star: bool, name: str) -> None:
@@ -106,7 +101,11 @@ class _Chunks(Unchanging):
         return received(self._payload).function if self._payload.how & How.KEPT else None
 
     def __call__(self, items: list[Any], pickled: bool) -> tuple[Any, ...]:
-        """Return the parts of a `_Done`: values of all items, and the errors of those that fail."""
+        """Return what `_Call` reads.
+
+        That is the values of all items: a list, an array of the same, or `Several`; the errors of those
+        that fail, by their places, whose values are None; the worker; and how long it took, in seconds.
+        """
         start = time.perf_counter()
         values: list[Any] = []
         errors: dict[int, bytes] = {}
@@ -140,66 +139,73 @@ def _each(values: list[Any], errors: dict[int, bytes]) -> outcomes.Several:
 
 
 # ---------------------------------------------------------------- calls in flight
-def _failing(count: int, error: BaseException) -> Iterator[Any]:
-    """Return values of which each is an error, of its own."""
-
-    def take(place: int) -> Any:
-        made = error
-        if place:
-            with suppress(Exception):  # of one that cannot be copied
-                made = copy.copy(error)
-                made.__cause__ = error.__cause__
-        raise made
-
-    return map(take, range(count))
-
-
 class _Call:
-    """A call of which the results are ahead: of one item, or an error that came instead of a call.
+    """A call of which the results are ahead: of one item, of a chunk, or an error instead of a call.
 
-    Parameters
-    ----------
-    future : Future
-        Of the call.
-    of : str
-        What was called, and where: for the story of its error.
-    first, count : int
-        The number of its first item, and how many it has.
+    For the story of an error `of` says what was called, and where; `chunk` has the maker of errors, what
+    messages call the function, and the number of the call. `first` is the number of its first item.
     """
 
+    seconds = 0.0
+    """How long a chunk took in the worker."""
     opened: Iterator[Any] | None = None
     """Its values, once they are asked for: one after another, an error is raised in its place."""
 
     def __init__(
-        self, future: concurrent.futures.Future[Any], of: str, first: int, count: int = 1
+        self,
+        future: concurrent.futures.Future[Any],
+        of: str,
+        first: int,
+        count: int = 1,
+        chunk: tuple[Any, str, int] | None = None,
     ) -> None:
-        self.future, self.count = future, count
+        self.future, self.count, self.chunk = future, count, chunk
         self._of, self._first, last = of, first, first + count - 1
         self._items = f"items {first} to {last}" if count > 1 else f"item {last}"
 
     def open(self, timeout: float | None) -> Iterator[Any]:
-        """Wait for the call, and return its values.
-
-        Raises
-        ------
-        concurrent.futures.TimeoutError
-            It has not ended within `timeout` seconds.
-        """
+        """Wait for the call, for so many seconds or else there is a TimeoutError; return its values."""
         if self.opened is not None:  # by the end of the Worker, and nobody has asked
             return self.opened
         try:
             error = self.future.exception(timeout)
         except concurrent.futures.CancelledError as cancelled:
             error = cancelled
-        if error is None:
-            self.opened = self._values(self.future.result())
-        else:
+        if error is not None:
             tell(error, f"  {self._items} of {self._of}")
-            self.opened = _failing(self.count, error)
+            self.opened = map(functools.partial(_raise_own, error), range(self.count))
+        elif self.chunk is None:
+            self.opened = iter((self.future.result(),))
+        else:
+            self.opened = self._values(*self.future.result())
         return self.opened
 
-    def _values(self, value: Any) -> Iterator[Any]:
-        return iter((value,))
+    def _values(
+        self, values: Any, failed: dict[int, bytes], worker: int, seconds: float
+    ) -> Iterator[Any]:
+        self.seconds = seconds
+        if not failed and type(values) is not outcomes.Several:
+            return iter(values)
+        assert self.chunk is not None, "it is one"
+        (errors, name, number), of, items, first = self.chunk, self._of, self._items, self._first
+
+        def take(place: int) -> Any:  # it does not refer to the call, which refers to it
+            try:
+                if place not in failed:
+                    return values[place]
+                problem = None
+            except pickle.UnpicklingError as error:
+                problem = error
+            item = first + place
+            story = f"  item {item} of {of}\n  its call had {items}"
+            if problem is None:
+                raise errors.of_item(failed[place], worker, number, name, item, story)
+            what = f"call {number} ({name}), item {item}"
+            lost = TaskError(f"{what}: {problem}", task=number, callable_name=name)
+            tell(lost, story)
+            raise lost from problem.__cause__
+
+        return map(take, range(self.count))
 
     def be_silent(self) -> None:
         """Log no error of the call."""
@@ -207,43 +213,14 @@ class _Call:
             self.future.be_silent()
 
 
-class _Chunk(_Call):
-    """Items that are one call; `name` is what messages call it."""
-
-    seconds = 0.0
-    """How long it took in the worker."""
-
-    def __init__(
-        self, stream: Stream, name: str, future: Future, of: str, first: int, count: int
-    ) -> None:
-        super().__init__(future, of, first, count)
-        self._about = stream.errors, name, stream.number_of(future)
-
-    def _values(self, value: Any) -> Iterator[Any]:
-        done = _Done(*value)
-        self.seconds = done.seconds
-        if not done.errors and type(done.values) is not outcomes.Several:
-            return iter(done.values)
-        (errors, name, number), of, items = self._about, self._of, self._items
-        first = self._first
-
-        def take(place: int) -> Any:  # it does not refer to the call, which refers to it
-            try:
-                if place not in done.errors:
-                    return done.values[place]
-                problem = None
-            except pickle.UnpicklingError as error:
-                problem = error
-            item = first + place
-            story = f"  item {item} of {of}\n  its call had {items}"
-            if problem is None:
-                raise errors.of_item(done.errors[place], done.worker, number, name, item, story)
-            what = f"call {number} ({name}), item {item}"
-            lost = TaskError(f"{what}: {problem}", task=number, callable_name=name)
-            tell(lost, story)
-            raise lost from problem.__cause__
-
-        return map(take, range(self.count))
+def _raise_own(error: BaseException, place: int) -> Any:
+    """Raise the error of a call for one of its items, each of which has its own."""
+    made = error
+    if place:
+        with suppress(Exception):  # of one that cannot be copied
+            made = copy.copy(error)
+            made.__cause__ = error.__cause__
+    raise made
 
 
 # ---------------------------------------------------------------- the results
@@ -258,62 +235,51 @@ class Results:
         self,
         stream: Stream,
         task: Task,
-        rows: Iterable[Any],
-        *,
-        star: bool,
+        rows: Iterator[Any],
+        how: Options,
         of: str,
         total: int | None,
-        workers: int,
-        chunksize: int | None,
-        timeout: float | None,
-        eager: bool,
-        ordered: bool,
     ) -> None:
-        self._stream, self._task, self._star, self._of = stream, task, star, of
+        self._stream, self._task, self._how, self._of, self._total = stream, task, how, of, total
         self._alone_payload, self._payload, self._lasts = stream.function_for_items(task)
         """What is sent of the function: for an item that is a call of its own, and for a chunk."""
-        name: str = task.__qualname__
-        sent = self._payload._replace(reads=())
-        self._chunks = stream.task_of(_Chunks(sent, star, name), task.workers)
-        self._input: Iterator[Any] | None = iter(rows)
-        self._total = total
-        self._workers = workers
-        self._chunksize = chunksize
-        self._timeout = timeout
-        self.deadline = None if timeout is None else time.monotonic() + timeout
+        chunks = _Chunks(self._payload._replace(reads=()), how.star, task.__qualname__)
+        self._chunks = stream.task_of(chunks, task.workers)
+        self._workers = len(task.workers) or stream.workers
         are_values = all(one.mode is Mode.VALUE for one in task.signature.parameters)
         has_limits = task.timeout is not None or task.retries > 0
         self._alone = not are_values or has_limits or not stream.takes_pickles
-        self._apart = False
-        """Whether each item that is read and not yet submitted is a call of its own."""
-        self._size = chunksize or 1
-        self._window = self._least = sys.maxsize if eager else 2 * workers + 2
-        self._ordered = ordered
+        self.deadline = None if how.timeout is None else time.monotonic() + how.timeout
+        # ---- submitted next
+        self._input: Iterator[Any] | None = rows
         self._taken = 0
         """Items that have been read."""
-        self._given = 0
-        """Items of the calls that have been opened."""
         self._unsent: list[Any] = []
-        self._end: BaseException | None = None
-        """What is raised when all that was submitted has been returned."""
-        self._ahead: deque[_Call] = deque()
-        self._ready: Iterator[Any] = iter(())
-        """Values of the first call ahead, once it is open."""
+        self._apart = self._pickled = False
+        """Whether each item that is read and not yet submitted is a call of its own, or is pickled."""
+        self._size = how.chunksize or 1
         self._input_s = 0.0
         """How long it took to read the last chunk, per item."""
         self._slow = False
         """Whether that took so long that results which are there come first."""
+        self._window = self._least = sys.maxsize if how.eager else 2 * self._workers + 2
         self._filled = time.monotonic()
         self._since = 0
         """Calls opened since then."""
+        # ---- asked for next
+        self._ahead: deque[_Call] = deque()
+        self._ready: Iterator[Any] = iter(())
+        """Values of the first call ahead, once it is open."""
+        self._given = 0
+        """Items of the calls that have been opened."""
+        self._end: BaseException | None = None
+        """What is raised when all that was submitted has been returned."""
         self._asking = False
         """Whether somebody waits for the next values."""
+        self._was_retrieved = self._has_raised = False
+        """Whether anybody has asked for a result, or closed it; has got an error."""
         self._lock = threading.RLock()
         """Of the thread that submits, or that closes the results."""
-        self._was_retrieved = False
-        """Whether anybody has asked for a result, or closed it."""
-        self._has_raised = False
-        """Whether anybody has got an error."""
         with self._lock:
             stream.maps.add(self)
             self._fill()
@@ -341,19 +307,20 @@ class Results:
             finally:
                 self._asking = False
 
-    def be_silent(self) -> None:
-        """Log no more errors of calls: who got one either ends there, or asks for the others."""
-        self._was_retrieved = True
-        if not self._has_raised:
-            self._has_raised = True
-            for call in self._ahead:
-                call.be_silent()
+    def __repr__(self) -> str:
+        name = self._task.__qualname__
+        total = "" if self._total is None else f" of {self._total}"
+        return f"<results of {name}: {self._given}{total} returned, {len(self._ahead)} calls ahead>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("results cannot be pickled: pass list(results)")
 
     @property
     def futures(self) -> list[concurrent.futures.Future[Any]]:
         """Those of the calls whose results nobody has got yet."""
         return [call.future for call in self._ahead]
 
+    # ------------------------------------------------------------ before their end
     def cancel(self) -> None:
         """Submit nothing more, and cancel what has not started: its results are errors."""
         with self._lock:
@@ -373,8 +340,16 @@ class Results:
         if not getattr(self, "_was_retrieved", True) and not self._stream.is_gone:
             self._stream.dropped_maps.append(self)
 
+    def be_silent(self) -> None:
+        """Log no more errors of calls: who got one either ends there, or asks for the others."""
+        self._was_retrieved = True
+        if not self._has_raised:
+            self._has_raised = True
+            for call in self._ahead:
+                call.be_silent()
+
     @property
-    def has_uncalled(self) -> bool:
+    def _has_uncalled(self) -> bool:
         """Whether there are items that are not submitted, as far as that is known."""
         return self._input is not None or bool(self._unsent)
 
@@ -395,7 +370,7 @@ class Results:
 
     def _finish(self) -> None:
         ended = 0
-        while not self._was_retrieved and self.has_uncalled and self._total is not None:
+        while not self._was_retrieved and self._has_uncalled and self._total is not None:
             self._window = ended + self._least
             self._slow = False  # results that are there are asked for by nobody
             self._fill()
@@ -423,7 +398,7 @@ class Results:
 
     def warn_of_uncalled(self) -> None:
         """Log how many items are not called, because nobody has asked for their results."""
-        if not self.has_uncalled or self._has_raised:
+        if not self._has_uncalled or self._has_raised:
             return
         if self._total is not None:
             number = self._total - self._taken + len(self._unsent)
@@ -440,14 +415,6 @@ class Results:
             left,
         )
 
-    def __repr__(self) -> str:
-        name = self._task.__qualname__
-        total = "" if self._total is None else f" of {self._total}"
-        return f"<results of {name}: {self._given}{total} returned, {len(self._ahead)} calls ahead>"
-
-    def __reduce__(self) -> Any:
-        raise TypeError("results cannot be pickled: pass list(results)")
-
     # ------------------------------------------------------------ ask
     def _advance(self) -> None:
         if here.nested is not None and not is_own(self._stream._life):
@@ -456,13 +423,26 @@ class Results:
             self._ahead.popleft()
         if len(self._ahead) <= self._window // 2:
             self._fill()
-        if self._ahead:
-            if not self._ordered:
-                self._put_ended_first()
-            self._open(self._ahead[0])
-            return
-        end, self._end = self._end, None
-        raise StopIteration if end is None else end
+        if not self._ahead:
+            end, self._end = self._end, None
+            raise StopIteration if end is None else end
+        if not self._how.ordered:
+            self._put_ended_first()
+        call, left = self._ahead[0], self._left()
+        try:
+            self._ready = call.open(left)
+        except concurrent.futures.TimeoutError:
+            raise concurrent.futures.TimeoutError(
+                f"item {self._given} of {self!r} has no result {self._how.timeout} s after the call of "
+                "map; it goes on"
+            ) from None
+        self._given += call.count
+        self._since += 1
+        self._learn(call)
+
+    def _left(self) -> float | None:
+        """Return how many seconds there are until the deadline."""
+        return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
 
     def _put_ended_first(self) -> None:
         """Wait until one of the calls has ended, or for too long, and put it before the others."""
@@ -472,33 +452,19 @@ class Results:
                 if call.future.done():
                     self._ahead.rotate(-place)
                     return
-            rest_s = PARK_NS / 1e9
-            if self.deadline is not None:
-                rest_s = min(rest_s, self.deadline - time.monotonic())
-                if rest_s <= 0:
-                    return
-            self._stream.wait_for_end(ended, int(rest_s * 1e9))
+            left = self._left()
+            if left == 0.0:
+                return
+            rest_ns = PARK_NS if left is None else min(PARK_NS, int(left * 1e9))
+            self._stream.wait_for_end(ended, rest_ns)
 
-    def _open(self, call: _Call) -> None:
-        left = None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
-        try:
-            self._ready = call.open(left)
-        except concurrent.futures.TimeoutError:
-            raise concurrent.futures.TimeoutError(
-                f"item {self._given} of {self!r} has no result {self._timeout} s after the call of "
-                "map; it goes on"
-            ) from None
-        self._given += call.count
-        self._since += 1
-        self._learn(call)
-
-    def _learn(self, chunk: _Call) -> None:
+    def _learn(self, call: _Call) -> None:
         """Choose the size of chunks from what one took to be run or read; it grows in steps."""
-        if self._chunksize is not None or not isinstance(chunk, _Chunk):
+        if self._how.chunksize is not None or call.chunk is None:
             return
-        each = max(chunk.seconds / chunk.count, self._input_s)
-        fitting = int(_CHUNK_S / each) if each else _GROWTH * chunk.count
-        self._size = max(1, min(fitting, max(_GROWTH * chunk.count, self._size)))
+        each = max(call.seconds / call.count, self._input_s)
+        fitting = int(_CHUNK_S / each) if each else _GROWTH * call.count
+        self._size = max(1, min(fitting, max(_GROWTH * call.count, self._size)))
 
     # ------------------------------------------------------------ submit
     def _fill(self) -> None:
@@ -531,15 +497,15 @@ class Results:
         """
         if self._input is None:
             return
-        count = self._size
-        if self._chunksize is None and self._total is not None:
+        count, is_chosen = self._size, self._how.chunksize is not None
+        if not is_chosen and self._total is not None:
             left = -(-(self._total - self._taken) // (2 * self._workers))
             count = min(count, max(left, count // 16, 1))
         start = time.perf_counter()
         items = self._unsent
         self._slow = False
         try:
-            while len(items) < count and not (self._slow and self._chunksize is None):
+            while len(items) < count and (is_chosen or not self._slow):
                 step = min(count - len(items), max(1, len(items)))
                 end = len(items) + step
                 items.extend(islice(self._input, step))
@@ -551,7 +517,7 @@ class Results:
             self._input, self._end = None, error
         self._taken += len(items)
         self._input_s = (time.perf_counter() - start) / max(1, len(items))
-        values = list(chain.from_iterable(items)) if self._star else items
+        values = list(chain.from_iterable(items)) if self._how.star else items
         kinds = set(map(type, values))
         self._apart = self._alone or (
             not kinds.isdisjoint(_OWN_CALL) and not all(map(_is_copied, values))
@@ -580,32 +546,30 @@ class Results:
         return True
 
     def _submit(self) -> _Call:
-        if self._stream.is_gone:
+        stream, items, first = self._stream, self._unsent, self._taken - len(self._unsent)
+        if stream.is_gone:
             raise RuntimeError("the Worker of these results was closed before their end")
-        items, first = self._unsent, self._taken - len(self._unsent)
         if not self._apart:
             try:
-                sent = self._stream.pickle_each(items) if self._pickled else items
+                sent = stream.pickle_each(items) if self._pickled else items
             except Exception:  # of one item, which gets it when it is alone
                 sent = None
-            if sent is None:
-                self._apart = True
-            else:
+            if sent is not None:
                 bound = self._chunks.signature.bind((sent, self._pickled), {})
-                future = self._stream.submit_bound(lambda: self._plan_of_chunks, bound)
-                name = self._chunks.__qualname__
-                return _Chunk(self._stream, name, future, self._of, first, len(items))
-        args = items[0] if self._star else (items[0],)
+                future = stream.submit_bound(lambda: self._plan_of_chunks, bound)
+                chunk = stream.errors, self._chunks.__qualname__, stream.number_of(future)
+                return _Call(future, self._of, first, len(items), chunk)
+            self._apart = True
+        args = items[0] if self._how.star else (items[0],)
         if self._lasts:
-            future = self._stream.submit(self._task, args, {})
+            future = stream.submit(self._task, args, {})
         else:
             bound = self._task.signature.bind(args, {})
-            future = self._stream.submit_bound(lambda: self._plan_of_single, bound)
+            future = stream.submit_bound(lambda: self._plan_of_single, bound)
         return _Call(future, self._of, first)
 
     @functools.cached_property
     def _plan_of_chunks(self) -> CallPlan:
-        """What is known of the calls that have several items."""
         payload, _ = self._stream.sent(self._chunks)
         payload = payload._replace(reads=self._payload.reads)
         return self._stream.functions.plan(self._chunks, payload, lasts=False)
@@ -618,56 +582,32 @@ class Results:
 
 # ---------------------------------------------------------------- what Worker has
 def results(
-    stream: Stream | NestedStream,
-    function: Any,
-    iterables: Sequence[Iterable[Any]],
-    *,
-    star: bool = False,
-    chunksize: int | None,
-    timeout: float | None,
-    eager: bool = False,
-    ordered: bool = True,
+    stream: Stream | NestedStream, function: Any, iterables: Sequence[Iterable[Any]], **options: Any
 ) -> Results | Iterator[Any]:
-    """Return the results of a function for many items; see `Worker.map` and `Worker.starmap`.
-
-    Parameters
-    ----------
-    eager : bool
-        Submit everything at once.
-    ordered : bool
-        In the order of the items; otherwise in that in which their calls end.
-    """
-    what = "starmap" if star else "map"
+    """Return the results of a function for many items, with some `Options`."""
+    how = Options(**options)
+    what = "starmap" if how.star else "map"
     task = function if isinstance(function, Task) else stream.task_of(function)
     if not iterables:
         raise TypeError("map needs an iterable: map(function, items)")
     for number, one in enumerate(iterables, 1):
         if not isinstance(one, Iterable) and not hasattr(one, "__getitem__"):
             raise TypeError(f"{what} goes through iterables, and number {number} is {one!r:.60}")
-    if chunksize is not None and integer("chunksize", chunksize) < 1:
-        raise ValueError(f"chunksize is at least 1, not {chunksize}")
-    limit_s = limit("timeout", timeout)
-    if not star:
-        task.signature.require(len(iterables))
+    if how.chunksize is not None and integer("chunksize", how.chunksize) < 1:
+        raise ValueError(f"chunksize is at least 1, not {how.chunksize}")
+    how = how._replace(timeout=limit("timeout", how.timeout))
     rows: Iterable[Any] = iterables[0] if len(iterables) == 1 else zip(*iterables, strict=False)
+    if not how.star:
+        task.signature.require(len(iterables))
+        how = how._replace(star=len(iterables) > 1)
+    elif isinstance(stream, Stream):
+        rows = map(_arguments_in, rows)
     if not isinstance(stream, Stream):
-        several = star or len(iterables) > 1
-        return stream.results(task, rows, star=several, timeout=limit_s)
+        return stream.results(task, rows, star=how.star, timeout=how.timeout)
     hints = [operator.length_hint(one, -1) for one in iterables]
     total = min((hint for hint in hints if hint >= 0), default=None)
-    return Results(
-        stream,
-        task,
-        map(_arguments_in, rows) if star else rows,
-        star=star or len(iterables) > 1,
-        of=f"{what} of {task.__qualname__}, called at {caller()}",
-        total=total,
-        workers=len(task.workers) or stream.workers,
-        chunksize=chunksize,
-        timeout=limit_s,
-        eager=eager,
-        ordered=ordered,
-    )
+    of = f"{what} of {task.__qualname__}, called at {caller()}"
+    return Results(stream, task, iter(rows), how, of, total)
 
 
 def _arguments_in(item: Any) -> tuple[Any, ...]:

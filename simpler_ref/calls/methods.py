@@ -113,12 +113,7 @@ class CallMethods:
     ) -> Results | Iterator[Any]:
         """Call a function with the arguments in each item, ``function(*item)``; see `map`."""
         return mapping.results(
-            self._stream(),
-            function,
-            (iterable,),
-            star=True,
-            chunksize=chunksize,
-            timeout=timeout,
+            self._stream(), function, (iterable,), star=True, chunksize=chunksize, timeout=timeout
         )
 
     def map_unordered(
@@ -130,14 +125,8 @@ class CallMethods:
         timeout: float | None = None,
     ) -> Results | Iterator[Any]:
         """Call a function for each item, and return the results as the calls end; see `map`."""
-        return mapping.results(
-            self._stream(),
-            function,
-            iterables,
-            chunksize=chunksize,
-            timeout=timeout,
-            ordered=False,
-        )
+        how: Any = {"chunksize": chunksize, "timeout": timeout, "ordered": False}
+        return mapping.results(self._stream(), function, iterables, **how)
 
     def wait(self, *arrays: Array, timeout: float | None = None) -> None:
         """Wait until no call is under way; given arrays, none of those submitted so far that use them.
@@ -206,7 +195,7 @@ class CallMethods:
         ``with w.actor(…) as x:`` ends it, as ``x.end()`` does, and so does dropping one that was no
         argument.
         """
-        return actors.make(self._stream(), self.zeros, kind, args, kwargs)
+        return actors.Actor(self._stream(), self.zeros, kind, args, kwargs)
 
     def _stream(self) -> Stream | NestedStream:
         """Return the stream of calls; in a task that has not opened the Worker, what is in its place."""
@@ -220,7 +209,6 @@ class CallMethods:
         return stream
 
     def _nobody_for_calls(self) -> RuntimeError:
-        """Return the error for a call that no worker could run."""
         return RuntimeError(self._life.endpoints.why_no_calls(self._life.options.level))
 
     def _make_stream(self, session: Session) -> Stream | None:
@@ -236,11 +224,8 @@ class CallMethods:
     def _stream_for_calls(self) -> Stream | None:
         """Return the stream of a Worker that was entered, opening it, if it can have one.
 
-        Raises
-        ------
-        RuntimeError
-            It was made to run the program at endpoints, and these have no sub workers; or by
-            ``Worker(4)``, which is no Worker with four workers.
+        RuntimeError: it was made to run the program at endpoints, and these have no sub workers; or by
+        ``Worker(4)``, which is no Worker with four workers.
         """
         life = self._life
         if life.closed or life.parent_level:
@@ -349,10 +334,10 @@ class Tiles(Sequence[Array]):
     def inner(self, index: int | tuple[int, ...]) -> Index:
         """Return which part of a tile is not halo: ``tiles[i][tiles.inner(i)]``."""
         place = self._place(index)
-        inside = []
-        for outer, (start, stop) in zip(self._slices(place), self._bounds(place), strict=True):
-            inside.append(slice(start - outer.start, stop - outer.start))
-        return tuple(inside)
+        both = zip(self._slices(place), self._bounds(place), strict=True)
+        return tuple(
+            slice(first - outer.start, stop - outer.start) for outer, (first, stop) in both
+        )
 
     def inners(self) -> Iterator[Index]:
         """Yield `inner` of each tile, in their order."""
@@ -398,13 +383,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _per_axis(name: str, value: Any, array: Array, least: int) -> list[int | None]:
-    """Return a size for each axis that has one.
-
-    Raises
-    ------
-    TypeError, ValueError
-        It is no size, or the array does not have so many axes.
-    """
+    """Return a size for each axis that has one; refuse what is none, or for more axes than there are."""
     values = [value] if _is_number(value) else value
     if not isinstance(values, (tuple, list)):
         raise TypeError(f"{name} is an int or a tuple of them, not {value!r}")

@@ -27,23 +27,8 @@ class OrchLock:
     Both locks are entered and left without a function of Python, in which a signal handler could raise:
     so an exception leaves nobody with the lock. The handler itself may take the lock of its thread again.
 
-    Parameters
-    ----------
-    engine : Engine
-        Of the calls.
-    prepare : Callable
-        Called, with the lock, before a thread helps; returns whether there is a stream.
-    look : Callable
-        Called when no call has ended for a while.
-
-    Attributes
-    ----------
-    rlock : threading.RLock
-        Its owner has the lock.
-    helping : bool
-        A thread helps.
-    shared : bool
-        It stops helping whenever a call ends, since others wait for calls, too.
+    `prepare` is called, with the lock, before a thread helps, and returns whether there is a stream;
+    `look` is called when no call has ended for a while.
     """
 
     def __init__(
@@ -55,8 +40,10 @@ class OrchLock:
         self._events: list[Any] = []
         """Of the threads that wait for calls: locks, whose release sets them."""
         self.rlock: Any = threading.RLock()
+        """Its owner has the lock."""
         self._is_mine = self.rlock._is_owned  # type: ignore[attr-defined]
         self.helping = self.shared = self._comes = False
+        """A thread helps; it stops whenever a call ends, since others wait, too; one wants the lock."""
 
     # ------------------------------------------------------------ take the lock
     @property
@@ -89,12 +76,8 @@ class OrchLock:
     ) -> bool:
         """Wait until something is so; return whether it is by a deadline on the monotonic clock.
 
-        Parameters
-        ----------
-        is_over : Callable
-            Says whether it is; who makes it so without the end of a call takes the lock after that.
-        slot, ended : int, Callable
-            The call whose end makes it so; says how many calls have to have ended for that.
+        Who makes it so without the end of a call takes the lock after that. `slot` is the call whose end
+        makes it so; `ended` says how many calls have to have ended for that.
         """
         event = threading.Lock()
         event.acquire()

@@ -61,9 +61,8 @@ class Outcome(NamedTuple):
     word: int = 0
     """The value of a small one, as a signed integer of 64 bits."""
     parts: Sequence[bytes | Array] = ()
-    """Of a block."""
+    """Of a block, for which `write` needs so many bytes."""
     nbytes: int = 0
-    """Of a block: the memory that `write` needs."""
 
 
 _NONE = Outcome(NONE)
@@ -92,13 +91,7 @@ _NUMPY_TYPES = {
 
 
 def encode(value: object) -> Outcome:
-    """Return a value as an outcome.
-
-    Raises
-    ------
-    TypeError
-        It cannot be pickled.
-    """
+    """Return a value as an outcome; TypeError: it cannot be pickled."""
     kind: type = type(value)
     if value is None:
         return _NONE
@@ -214,8 +207,10 @@ def _reduce(value: Any, buffers: list[Array]) -> Any:
     if kind is Several:
         buffers += value.buffers
         return Several, (value.texts, value.counts, [_ARRAY] * len(value.buffers))
-    if issubclass(kind, BaseException) and not pickles_itself(kind):
-        return restore, (kind, state_of(value))
+    if issubclass(kind, BaseException):
+        own = [vars(base) for base in kind.__mro__ if _is_python(base)]
+        if not any("__reduce__" in one or "__reduce_ex__" in one for one in own):
+            return restore, (kind, state_of(value))
     return NotImplemented
 
 
@@ -246,7 +241,7 @@ _idle: list[_Pickler] = []
 
 
 def _pickle(value: object) -> tuple[bytes, list[Array]]:
-    """Return a value as a pickle and the arrays that it refers to."""
+    """Return a value as a pickle and the arrays that it refers to; TypeError: it cannot be pickled."""
     if is_plain(value):
         return pickle.dumps(value, 5), []
     try:
@@ -255,15 +250,10 @@ def _pickle(value: object) -> tuple[bytes, list[Array]]:
         pickler = _Pickler()
     try:
         taken = pickler.take(value)
-    except Exception:
-        return _pickle_by_value(value)
-    _idle.append(pickler)
-    return taken
-
-
-def _pickle_by_value(value: object) -> tuple[bytes, list[Array]]:
-    """Do so also with functions and classes that other processes cannot import."""
-    file, buffers = io.BytesIO(), list[Array]()
+        _idle.append(pickler)
+        return taken
+    except Exception:  # it has functions or classes that other processes cannot import
+        file, buffers = io.BytesIO(), list[Array]()
     try:
         first = partial(_reduce, buffers=buffers)
         ByValue(file, first=first, buffer_callback=partial(_collect, buffers)).dump(value)
@@ -276,30 +266,16 @@ def _pickle_by_value(value: object) -> tuple[bytes, list[Array]]:
 
 
 class Several:
-    """Values in one outcome that are pickled one by one: they have nothing in common.
-
-    Attributes
-    ----------
-    texts, counts : list
-        The pickle of each value, and how many arrays it refers to.
-    buffers : list
-        All these arrays.
-    """
+    """Values in one outcome that are pickled one by one: they have nothing in common."""
 
     def __init__(
         self, texts: Sequence[bytes] = (), counts: Sequence[int] = (), buffers: Sequence[Any] = ()
     ) -> None:
         self.texts, self.counts, self.buffers = list(texts), list(counts), list(buffers)
+        """The pickle of each value, and how many arrays it refers to; and all these arrays."""
         self._firsts = [0, *itertools.accumulate(self.counts)]
 
     def add(self, value: object) -> None:
-        """Add a value.
-
-        Raises
-        ------
-        TypeError
-            It cannot be pickled.
-        """
         text, buffers = _pickle(value)
         self.texts.append(text)
         self.counts.append(len(buffers))
@@ -348,17 +324,7 @@ def size_of(memory: memoryview) -> int:
 def decode_block(memory: memoryview, keep: object = None) -> tuple[Any, bool]:
     """Return the value in a block that `write` has written, and whether it refers to the block.
 
-    Parameters
-    ----------
-    memory : memoryview
-        The block.
-    keep : object
-        Lives for as long as arrays refer to `memory`; if None, all arrays are copied.
-
-    Raises
-    ------
-    pickle.UnpicklingError
-        The value cannot be rebuilt in this process.
+    `keep` lives for as long as arrays refer to the block; if it is None, all arrays are copied.
     """
     count, size = _HEAD.unpack_from(memory)
     if count == _IS_ARRAY:
@@ -457,27 +423,13 @@ def restore(kind: type[BaseException], state: State) -> Any:
     return made
 
 
-def pickles_itself(kind: type[BaseException]) -> bool:
-    """Say whether a class of exceptions has its own way to be pickled."""
-    return any(
-        not {"__reduce__", "__reduce_ex__"}.isdisjoint(vars(base))
-        for base in kind.__mro__
-        if _is_python(base)
-    )
-
-
 class Remains:
-    """What can be sent of an exception; unpickled, it is that exception.
-
-    Attributes
-    ----------
-    left : list[str]
-        What is left out, since it cannot be sent or is too long, and why.
-    """
+    """What can be sent of an exception; unpickled, it is that exception."""
 
     def __init__(self, exception: BaseException) -> None:
         self._room = EXCEPTION_LIMIT // 2
         self.left: list[str] = []
+        """What is left out, since it cannot be sent or is too long, and why."""
         args, members, attributes = state_of(exception)
         members = {name: one for name, one in members.items() if self._fits(name, one)}
         args = tuple(
@@ -489,7 +441,8 @@ class Remains:
 
     def _fits(self, name: str, value: object) -> bool:
         try:
-            nbytes = _nbytes_of(value)
+            text, buffers = _pickle(value)
+            nbytes = len(text) + sum(one.nbytes for one in buffers)
         except BaseException as error:  # whatever the value does
             self.left.append(f"{name} ({error.__cause__ or error})")
             return False
@@ -570,25 +523,12 @@ def _block_of(value: object) -> bytes:
     return _bytes_of(outcome) if outcome.nbytes <= EXCEPTION_LIMIT else b""
 
 
-def _nbytes_of(value: object) -> int:
-    text, buffers = _pickle(value)
-    return len(text) + sum(one.nbytes for one in buffers)
-
-
 def decode_error(memory: memoryview, where: str, **details: Any) -> Exception:
     """Return the exception to raise in the program, with what is known of its task as the cause.
 
     It is the one of the task. One that ends programs or loops (`SystemExit`, `StopIteration`), or that
-    is unknown in this process, is a `TaskError` with its text instead.
-
-    Parameters
-    ----------
-    memory : memoryview
-        The block that `write` has written.
-    where : str
-        Which task of which worker.
-    **details : Any
-        `task`, `callable_name`, `worker` and `pid` of the `TaskError`, or of the cause.
+    is unknown in this process, is a `TaskError` with its text instead. `where` says which task of which
+    worker it was; `details` are `task`, `callable_name`, `worker` and `pid`.
     """
     text, trace, block = read_report(memory)
     trace = with_sources(trace)

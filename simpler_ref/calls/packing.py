@@ -41,7 +41,7 @@ from .arguments import (
     head_words,
     inline,
 )
-from .futures import Future, Lease
+from .futures import Future, Lease, itself
 from .signatures import MISSING, Mode, Parameter
 from .tasks import Task, here
 
@@ -77,30 +77,34 @@ Packed = tuple[int, bytes, bytes, list[tuple[Future, int]], int]
 
 
 class PackedElsewhere(NamedTuple):
-    """The arguments of a call that another Worker has packed, as they are here.
-
-    Attributes
-    ----------
-    arrays : sequence of (ndarray, int)
-        Those that it has, each with the tag of its tensor.
-    words, kinds : sequence of int
-        See `arguments`. Values of calls are in blocks of this Worker, whose leases the caller keeps.
-    data : bytes-like
-        Names and values that are pickled, unless the words have them.
-    """
+    """The arguments of a call that another Worker has packed, as they are here; see `arguments`."""
 
     arrays: Sequence[tuple[Any, int]]
+    """Those that it has, each with the tag of its tensor."""
     words: Sequence[int]
+    """Values of calls are in blocks of this Worker, whose leases the caller keeps."""
     kinds: Sequence[int]
     data: Any
+    """Names and values that are pickled, as bytes, unless the words have them."""
 
 
-class NeededError(Exception):
-    """A future among the arguments of a call has failed; `error` is its own."""
+class TooManyError(Exception):
+    """Arguments enclose more than fits beside them."""
+
+
+class RefusedError(Exception):
+    """What is within an argument cannot be sent, and `error` says why; it is no failure to pickle.
+
+    The call of a future has failed, an array must not be used, or there is no room for its layout.
+    """
 
     def __init__(self, error: Exception) -> None:
         super().__init__(error)
         self.error = error
+
+
+class NeededError(RefusedError):
+    """A future among the arguments of a call has failed; `error` is its own."""
 
 
 def value_of(future: Future) -> Any:
@@ -116,18 +120,9 @@ def value_of(future: Future) -> Any:
 class CallPlan:
     """What is known of a task's calls before the first one.
 
-    Parameters
-    ----------
-    task : Task
-        The task.
-    key : int
-        Its number, under which workers find it.
-    workers : tuple of int
-        The only ones that may run its calls, in turn; none: all of them.
-    lease : Lease or None
-        Holds the block of the function; None: that lasts.
-    nbytes : int
-        The size of the function as it is sent.
+    `key` is the number under which workers find the function. Only `workers` may run its calls, in turn;
+    none: all of them. A lease holds the block of the function, which has `nbytes`; None: that lasts.
+    `reads` are tensors of the shared arrays that the function refers to, each with its tag.
     """
 
     __slots__ = (
@@ -140,20 +135,17 @@ class CallPlan:
         task: Task,
         key: int,
         workers: tuple[int, ...],
-        lease: Lease | None = None,
-        nbytes: int = 0,
+        lease: Lease | None,
+        nbytes: int,
+        reads: tuple[bytes, ...],
+        is_inherited: bool,
     ) -> None:
-        self.task: Task | None = None
-        """The task itself, if workers are threads, which call it."""
-        self.lease = lease
-        self.nbytes = nbytes
-        self.reads: tuple[bytes, ...] = ()
-        """Tensors of the shared arrays that the function refers to, each with its tag."""
+        self.task = task if is_inherited else None  # which workers call that are threads
+        self.key, self.lease, self.nbytes, self.reads = key, lease, nbytes, reads
         self.has_gaps = sum(one is MISSING for one in task.signature.defaults) > 1
         """Whether a call may leave out a value and give a later one."""
         self.workers = cycle([one + 1 << L.WORD_WORKER for one in workers]) if workers else None
         """Bits for a call's word."""
-        self.key = key
         self.signature = task.signature
         self.is_plain = task.signature.is_plain
         self.forms = tuple([(*_FORMS[one.mode], one) for one in task.signature.parameters])
@@ -174,17 +166,7 @@ class CallPlan:
 
 
 class Packer:
-    """Packs the arguments of a Worker's calls.
-
-    Parameters
-    ----------
-    arrays : SentArrays
-        What is known of arrays that were arguments before.
-    session : Session
-        Knows what workers have inherited.
-    wait_for_all : Callable
-        Waits until the calls that were submitted have ended.
-    """
+    """Packs the arguments of a Worker's calls, some once all calls that were submitted have ended."""
 
     def __init__(
         self, arrays: SentArrays, session: Session, wait_for_all: Callable[[], None]
@@ -197,11 +179,6 @@ class Packer:
         """Return the arguments of a call, as they travel.
 
         Other threads may end the stream meanwhile, or fetch the values of futures among the arguments.
-
-        Raises
-        ------
-        TypeError, ValueError
-            An array does not suit its parameter, or a value cannot be pickled.
         """
         epoch, known, _ = self._arrays.now
         names: tuple[str, ...] = ()
@@ -247,7 +224,14 @@ class Packer:
             elif value is None or kind is bool:
                 form.append(_CONSTANTS[value])
             elif kind is Future:
-                form.append(self._add_future(value, scalars, items, futures))
+                stream, slot = value._stream, value._slot
+                if slot and stream is not None and stream._arrays is self._arrays:
+                    form.append(VALUE)  # of this stream, and not fetched: the worker has the slot
+                    scalars.append(_integer(slot, L.FUTURE))
+                    futures.append((value, slot))
+                else:
+                    form.append(ITEM)
+                    items.append(value_of(value))
             elif kind is Lease:
                 form.append(VALUE)
                 scalars.append(_integer(value.offset, L.FETCHED | L.VALUE_BLOCK))
@@ -296,17 +280,24 @@ class Packer:
         """Return values as bytes, and what was taken out of them; say which cannot be pickled."""
         try:
             return self._take_out((names, tuple(items)), items)
-        except RefusedError as refused:
-            raise refused.error from None
         except NeededError:
             raise
+        except RefusedError as refused:
+            raise refused.error from None
         except Exception:
             left_out = (MISSING,) * (len(plan.forms) - len(bound))
             flat, named = plan.signature.flatten(bound + left_out)
             where = [one.name for one, _ in flat[: len(flat) - len(named)]]
             for name, (_, value) in zip([*where, *named], flat, strict=True):
-                if any(value is one for one in items):
-                    self._require_pickles(name, value)
+                try:
+                    if any(value is one for one in items):
+                        self._take_out(value, (value,))
+                except Exception as error:
+                    raise TypeError(
+                        f"{name}: this {type(value).__qualname__} cannot be pickled "
+                        f"({type(error).__name__}: {error}); pass numbers, arrays or other picklable "
+                        "values, from which the task makes it"
+                    ) from error
             raise
 
     def _take_out(self, items: Any, values: Iterable[Any]) -> tuple[bytes, Enclosed]:
@@ -318,16 +309,6 @@ class Packer:
             self._wait_for_all()
             enclosed = Enclosed(self._arrays, most=0)
             return self._pickler(enclosed).as_bytes(items, values), enclosed
-
-    def _require_pickles(self, name: str, value: Any) -> None:
-        try:
-            self._take_out(value, (value,))
-        except Exception as error:
-            raise TypeError(
-                f"{name}: this {type(value).__qualname__} cannot be pickled "
-                f"({type(error).__name__}: {error}); pass numbers, arrays or other picklable values, "
-                "from which the task makes it"
-            ) from error
 
     def _pickler(self, enclosed: Enclosed) -> ArgumentPickler:
         return ArgumentPickler(self._session.inherited, enclosed.reducers, enclosed.begin)
@@ -346,24 +327,7 @@ class Packer:
             return None
         return made
 
-    def _add_future(
-        self,
-        future: Future,
-        scalars: list[bytes],
-        items: list[Any],
-        futures: list[tuple[Future, int]],
-    ) -> int:
-        """Add the value of a call: if it has not been fetched, the worker gets it from its slot."""
-        stream, slot = future._stream, future._slot
-        if slot and stream is not None and stream._arrays is self._arrays:  # the same stream
-            scalars.append(_integer(slot, L.FUTURE))
-            futures.append((future, slot))
-            return VALUE
-        items.append(value_of(future))
-        return ITEM
-
     def _refuse_to_write(self, parameter: Parameter, value: Any) -> NoReturn:
-        """Refuse what a task could only write into a copy of."""
         what, remedy = f"{value!r}", "pass an array, Worker.share(…)"
         if isinstance(value, Future):
             what, remedy = "the value of a call", "pass Worker.share(future.result())"
@@ -381,7 +345,7 @@ class Packer:
         parts: list[bytes],
         items: list[Any],
     ) -> int:
-        """Add an array that workers share; one that they do not share is copied if it is only read."""
+        """An array that workers do not share is copied if it is only read."""
         if code == ARRAY and isinstance(value, ndarray) and not value.flags.writeable:
             raise ValueError(
                 f"{parameter.name}: this array of shape {value.shape} is read-only, and the task writes "
@@ -395,7 +359,8 @@ class Packer:
             if mode is Mode.VALUE or (mode is Mode.IN and isinstance(value, ndarray)):
                 items.append(value)
             elif mode is Mode.IN and is_like_an_array(value):
-                items.append(Viewed(parameter.name, value))
+                given = asarray(value) if isinstance(value, memoryview) else value
+                items.append(Viewed(parameter.name, given))
             else:
                 raise type(error)(f"{parameter.name}: {error}") from None
             return ITEM
@@ -403,36 +368,8 @@ class Packer:
 
 
 # ---------------------------------------------------------------- what arguments have within them
-class TooManyError(Exception):
-    """Arguments enclose more than fits beside them."""
-
-
-class RefusedError(Exception):
-    """What is within an argument cannot be sent, and `error` says why; it is no failure to pickle.
-
-    The call of a future has failed, an array must not be used, or there is no room for its layout.
-    """
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(error)
-        self.error = error
-
-
 class Enclosed:
-    """What is taken out of the arguments of a call.
-
-    Parameters
-    ----------
-    arrays : SentArrays
-        Those of the stream; futures of other streams are asked for their values.
-    most : int
-        How much may be taken out; 0: all is copied.
-
-    Attributes
-    ----------
-    codes, parts, scalars, futures : list
-        As those of arguments; see `Packer.pack`.
-    """
+    """What is taken out of the arguments of a call: at most so much; 0: all is copied."""
 
     def __init__(self, arrays: SentArrays, most: int = _MOST_TAKEN_OUT) -> None:
         self._arrays, self._most = arrays, most
@@ -444,7 +381,7 @@ class Enclosed:
         self.begin()
 
     def begin(self) -> None:
-        """Begin to pickle: nothing is taken out yet."""
+        """Begin to pickle: nothing is taken out yet; see `Packer.pack` for what these are."""
         self.codes: list[int] = []
         self.parts: list[bytes] = []
         self.scalars: list[bytes] = []
@@ -466,7 +403,7 @@ class Enclosed:
         stream, slot = future._stream, future._slot
         if not slot or stream is None or stream._arrays is not self._arrays or not self._most:
             try:
-                return _itself, (value_of(future),)
+                return itself, (value_of(future),)
             except Exception as error:
                 raise RefusedError(error) from None
         self.scalars.append(INTEGER.pack(slot, L.FUTURE))
@@ -498,8 +435,8 @@ def is_like_an_array(value: Any) -> bool:
 class Viewed:
     """An argument for `In` that the worker makes an array of: what is within it may be shared."""
 
-    def __init__(self, name: str, value: Any) -> None:
-        self._about = name, asarray(value) if isinstance(value, memoryview) else value
+    def __init__(self, *about: Any) -> None:
+        self._about = about
 
     def __reduce__(self) -> Any:
         return _viewed, self._about
@@ -516,10 +453,6 @@ def _viewed(name: str, value: Any) -> Any:
 
 
 # ---------------------------------------------------------------- in the worker
-def _itself(value: Any) -> Any:
-    return value
-
-
 def _read_only(found: Any) -> Any:
     found.flags.writeable = False
     return found

@@ -63,37 +63,21 @@ class Quick:
     """
 
     def __init__(
-        self,
-        session: Session,
-        mutex: OrchLock,
-        fetching: set[int],
-        tasks: dict[Any, Task],
+        self, session: Session, mutex: OrchLock, fetching: set[int], tasks: dict[Any, Task]
     ) -> None:
         self._plans: dict[Task, bytes] = {}
         self._dtypes: dict[int, np.dtype[Any]] = {}
-        made = _made(
-            "quick",
-            _numbers(session),
-            (
-                *(mutex.rlock.acquire, mutex.rlock.release, (False,)),
-                *(
-                    self._plans,
-                    fetching,
-                    tasks,
-                    Future,
-                    np.ndarray,
-                    float,
-                    int,
-                    PICKLED,
-                    pickle.loads,
-                ),
-                *(np.bool_, np.int64, np.float64, None, True, False, 0, ()),
-            ),
+        lock = mutex.rlock
+        objects = (
+            *(lock.acquire, lock.release, (False,), self._plans, fetching, tasks),
+            *(Future, np.ndarray, float, int, PICKLED, pickle.loads),
+            *(np.bool_, np.int64, np.float64, None, True, False, 0, ()),
         )
+        made = _made("quick", _numbers(session), objects)
         self._learn: Callable[[bytes], None]
         self.call, self.take, self.keep, self.enter, self.leave, *rest = made
         self.find, self.futures, self.drop_later, self.drop_all, *rest = rest
-        self._learn, self._forget, self._start = rest
+        self._learn, self._forget, self.start = rest
 
     def call_with_values(self, stream: Any, task: Any, args: tuple[Any, ...]) -> Future | None:
         """Submit a call some of whose arguments are texts, or containers of plain values."""
@@ -106,13 +90,9 @@ class Quick:
         made: Future | None = self.call(stream, task, args, arguments.inline(data))
         return made
 
-    def start(self, word: int, dead: dict[int, int]) -> None:
-        """Make calls from now on, as long as no worker is dead; see `stop`."""
-        self._start(word, dead)
-
     def stop(self) -> None:
         """Refuse all from now on."""
-        self._start(0, None)
+        self.start(0, None)
 
     def know(self, task: Task, plan: CallPlan) -> None:
         """Know what a task's calls begin with, if they are usual: few parameters, each with a place."""
@@ -133,37 +113,21 @@ class Quick:
         words = [plan.key, least, len(named), most if rest else len(named)]
         wanted = plan.signature.converted
         for at, (code, tag, parameter) in enumerate((named + most * rest)[:most]):
+            flags = _WRITEABLE if code == arguments.ARRAY else 0
+            words += code, int.from_bytes(tag, "little") << _TAG_SHIFT, flags
             kind = id(wanted[at]) if at in wanted else 0
             default = id(defaults[at - first]) if at in filled else 0
-            flags = _WRITEABLE if code == arguments.ARRAY else 0
-            is_value = parameter.mode is Mode.VALUE
-            words += (
-                code,
-                int.from_bytes(tag, "little") << _TAG_SHIFT,
-                flags,
-                is_value,
-                kind,
-                default,
-            )
+            words += parameter.mode is Mode.VALUE, kind, default
         self._plans[task] = _words(words).ljust(_sizes("quick").plan, b"\0")
 
     def know_none(self) -> None:
-        """Know no task any more."""
         self._plans.clear()
 
     def learn(self, epoch: int, layout: Layout, tensor: bytes, below: int, extent: int) -> None:
-        """Know the arrays with a layout, if its epoch is not over.
+        """Know the arrays with a layout, if its epoch, from before it was given a number, is not over.
 
-        Parameters
-        ----------
-        epoch : int
-            That of the layouts, from before this one was given its number.
-        layout : Layout
-            The layout.
-        tensor : bytes
-            That of the arrays after the address, without a tag.
-        below, extent : int
-            The bytes before their first elements, and all bytes.
+        `tensor` is that of the arrays after the address, without a tag; `below` and `extent` are the
+        bytes before their first elements, and all bytes.
         """
         dtype, shape, strides = layout
         most = _sizes("quick").most_dims
@@ -193,21 +157,17 @@ class Slow:
         """Return nothing."""
 
     def take(self, _: object) -> bool:
-        """Return False."""
         return False
 
     def futures(self) -> list[Future]:
-        """Return all futures that calls have."""
         found = [reference() for reference in list(self._references.values())]
         return [future for future in found if future is not None]
 
     def enter(self, slot: int, future: Future) -> None:
-        """Let a call have a future."""
         future._slot = slot
         self._references[slot] = weakref.ref(future)
 
     def leave(self, slot: int) -> None:
-        """Let a call have no future."""
         self._references.pop(slot, None)
 
     def find(self, slot: int) -> Future | None:
@@ -216,7 +176,7 @@ class Slow:
         return None if reference is None else reference()
 
     def drop_later(self, future: Future) -> None:
-        """Say that a future dies; any thread, at any moment."""
+        """Note that a future dies; any thread, at any moment."""
         slot, future._slot = future._slot, 0
         self._dropped.append(slot)
 
@@ -281,21 +241,12 @@ def run_inside(
 ) -> tuple[Callable[[ReceivedArgs], None], Callable[..., None]]:
     """Return what runs a call in a worker, and what makes one that is not usual, and answers.
 
-    Parameters
-    ----------
-    mem, worker : Array, int
-        The engine's memory, and the first word of the worker.
-    functions : dict
-        The functions of usual calls, by their keys; others come to it.
-    run, finish, finish_placed : Callable
-        Run a call that is not usual; leave the value of one, if it is no number, and if it is an array in
-        a place of its own; see `large_values`.
-    read, settle : Callable
-        Returns the value in a block; called after each call that had one as its argument.
-    maker : Callable
-        Returns what makes arrays of a tensor; see `ReceivedArrays`.
-    here : ctypes.c_bool
-        False in a process that a task has forked, which answers nothing; see `Origin`.
+    `worker` is its first word in the engine's memory; `functions` are those of usual calls, by their
+    keys, to which others come; `run` runs a call that is not usual. `finish` and `finish_placed` leave
+    the value of a call, if it is no number, and if it is an array in a place of its own; see
+    `large_values`. `read` returns the value in a block, and `settle` is called after each call that had
+    one as its argument. `maker` returns what makes arrays of a tensor; see `ReceivedArrays`. `here` is
+    False in a process that a task has forked, which answers nothing; see `Origin`.
     """
     if not is_possible():
         return run, lambda function, args, names: finish(function(*args, **names))
@@ -317,20 +268,17 @@ def run_inside(
 
 # ---------------------------------------------------------------- the library
 class _Sizes(NamedTuple):
-    """What one of the sources says about its structures."""
+    """What one of the sources says about its structures; `numbers` and `plan` are in bytes."""
 
     numbers: int
-    """In bytes."""
     objects: int
-    plan: int = 0
-    """In bytes."""
-    most_dims: int = 0
-    most_arguments: int = 0
+    plan: int
+    most_dims: int
+    most_arguments: int
 
 
 @functools.cache
 def library() -> ctypes.PyDLL:
-    """Return the library."""
     return ctypes.PyDLL(str(LIBRARY))
 
 
@@ -355,13 +303,3 @@ def is_possible() -> bool:
     """Say whether native code can do all that."""
     has_gil = not sysconfig.get_config_var("Py_GIL_DISABLED")
     return has_gil and not kernel.INTERPRETED and LIBRARY.exists()
-
-
-def make(
-    session: Session,
-    mutex: OrchLock,
-    fetching: set[int],
-    tasks: dict[Any, Task],
-) -> Quick | Slow:
-    """Return the usual calls of a stream."""
-    return Quick(session, mutex, fetching, tasks) if is_possible() else Slow(session.engine)

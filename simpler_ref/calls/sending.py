@@ -21,10 +21,11 @@ from __future__ import annotations
 
 import dis
 import functools
+import importlib
 import itertools
 import pickle
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import IntFlag
 from hashlib import blake2b
@@ -44,7 +45,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 from cloudpickle import cloudpickle
 
-from ..callables.pickling import MOST_WHY, ByAddress, is_in_main, module_with, pickled
+from ..callables.pickling import (
+    MOST_WHY,
+    ByAddress,
+    find_imported,
+    is_in_main,
+    module_with,
+    pickled,
+)
 from ..callables.runnable import require_runnable
 from ..engine.view.blocks import Blocks, set_retries
 from ..jit import layout as L
@@ -52,12 +60,10 @@ from ..model.enums import DataType
 from ..model.tensor import ContinuousTensor
 from ..model.wire import TAG_AT, with_tag
 from ..workers.session import Session
-from .futures import Lease, Leases
-from .orch_lock import OrchLock
+from .futures import Lease
 from .packing import CallPlan
-from .quick import Quick, Slow
 from .signatures import Signature
-from .tasks import Task, find, find_imported, known
+from .tasks import Task, known
 
 if TYPE_CHECKING:
     from .compiled import Code
@@ -137,14 +143,8 @@ def payload_of(
 ) -> tuple[Payload, Guards | None]:
     """Return what workers make a task from, and what must hold for this to stay right.
 
-    Parameters
-    ----------
-    inherited
-        What the workers have of `__main__`; None: all of it.
-    to_threads
-        Whether they are threads of this process, which call the very function.
-    to_endpoints
-        Whether they are on other machines.
+    `inherited` is what they have of `__main__`, None: all of it. Workers that are threads of this process
+    call the very function; those at endpoints may be on other machines.
     """
     if to_threads:
         return Payload(How.KEPT | How.INHERITED, task.serial, b""), None if task.is_passing else []
@@ -173,15 +173,7 @@ class Received(NamedTuple):
 
 
 def received(payload: Payload) -> Received:
-    """Return the function of a payload, in a worker.
-
-    Raises
-    ------
-    TypeError
-        It was made after the workers, and cannot be pickled.
-    AttributeError
-        The module has nothing under its name here.
-    """
+    """Return the function of a payload, in a worker."""
     mine = known.get(payload.serial) if payload.how & How.INHERITED else None
     if mine is not None:
         return Received(mine.run, mine.timeout, mine.code)
@@ -198,7 +190,10 @@ def received(payload: Payload) -> Received:
         ) from None
     if payload.how & How.NAMED:
         module, name = target
-        target = find(module, name)
+        target = find_imported(module, name)
+        if target is None:
+            importlib.import_module(module)
+            target = find_imported(module, name)
         if target is None:
             raise AttributeError(f"module {module!r} of this worker has no {name!r}")
     if isinstance(target, Task):
@@ -213,15 +208,7 @@ def received(payload: Payload) -> Received:
 
 # ---------------------------------------------------------------- by name
 def name_of(target: Any, inherited: Mapping[str, Any] | None) -> tuple[str, str] | None:
-    """Return module and name under which workers find the same object; None if there are none.
-
-    Parameters
-    ----------
-    target : Any
-        A function, or anything else that can be called.
-    inherited : Mapping or None
-        What workers have of `__main__`; None: all.
-    """
+    """Return module and name under which workers find the same object; None if there are none."""
     if isinstance(target, BuiltinFunctionType | MethodType):
         if module := module_with(target):  # of a global generator of random numbers
             return module.__name__, target.__name__
@@ -231,19 +218,16 @@ def name_of(target: Any, inherited: Mapping[str, Any] | None) -> tuple[str, str]
     if isinstance(target, MethodDescriptorType | WrapperDescriptorType):
         module = target.__objclass__.__module__
     name = getattr(target, "__qualname__", None)
-    if not isinstance(module, str) or not isinstance(name, str) or _goes_by_value(module):
+    if not isinstance(module, str) or not isinstance(name, str):
         return None
+    for one in cloudpickle.list_registry_pickle_by_value():  # what cloudpickle was told to pickle
+        if module == one or module.startswith(one + "."):
+            return None
     if module == "__main__":
         return (module, name) if is_in_main(target, inherited) else None
     found = find_imported(module, name)
     is_same = found == target if isinstance(target, MethodType) else found is target
     return (module, name) if is_same else None
-
-
-def _goes_by_value(module: str) -> bool:
-    """Say whether cloudpickle was told to pickle what a module, or one around it, defines."""
-    registered = cloudpickle.list_registry_pickle_by_value()
-    return any(module == one or module.startswith(one + ".") for one in registered)
 
 
 # ---------------------------------------------------------------- by content
@@ -260,15 +244,12 @@ def content_of(
     if len(spans) > _MOST_TENSORS:
         first = spans[0][0]
         spans = [(first, max(start + nbytes for start, nbytes in spans) - first)]
-    return data, tuple(itertools.chain.from_iterable(map(_as_tensor, spans)))
-
-
-def _as_tensor(span: tuple[int, int]) -> tuple[bytes, bytes]:
-    """Return a tensor of some bytes, and the tag of what is only read."""
-    start, nbytes = span
-    shape = (nbytes,) if nbytes <= _PIECE else (-(-nbytes // _PIECE), _PIECE)
-    wire = ContinuousTensor(start, shape, DataType.UINT8)._wire
-    return wire[:TAG_AT], with_tag(b"", L.INPUT)
+    reads: list[bytes] = []
+    for start, nbytes in spans:
+        shape = (nbytes,) if nbytes <= _PIECE else (-(-nbytes // _PIECE), _PIECE)
+        tensor = ContinuousTensor(start, shape, DataType.UINT8)
+        reads += tensor._wire[:TAG_AT], with_tag(b"", L.INPUT)
+    return data, tuple(reads)
 
 
 # ---------------------------------------------------------------- what stays as it was
@@ -281,22 +262,16 @@ with what it was.
 
 
 def hold(guards: Guards) -> bool:
-    """Say whether everything is what it was."""
     return all(look() is found for look, found in guards)
 
 
-def guards_of(target: Any, inherited: Mapping[str, Any] | None) -> Guards | None:
-    """Return the guards of a function; None if it refers to what can change."""
-    found: Guards = []
-    return found if _guard(target, inherited, found, set()) else None
-
-
 def guards_of_task(task: Task, inherited: Mapping[str, Any] | None) -> Guards | None:
-    """Return what must hold for workers to have the function as it is; None: they never have."""
+    """Return what must hold for workers to have the function as it is; None: it can change."""
     is_named = name_of(task, inherited) or name_of(task.py_func, inherited)
     if is_named or task.code is not None or isinstance(task.py_func, Unchanging):
         return []
-    return guards_of(task.py_func, inherited)
+    found: Guards = []
+    return found if _guard(task.py_func, inherited, found, set()) else None
 
 
 def _guard(target: Any, inherited: Mapping[str, Any] | None, found: Guards, seen: set[int]) -> bool:
@@ -342,7 +317,9 @@ def _is_constant(value: Any) -> bool:
 def _names_in(code: CodeType) -> frozenset[str] | None:
     """Return the global names that some code reads; None if it changes one, or a cell from outside."""
     names: set[str] = set()
-    for one in _codes_in(code):
+    codes = [code]  # and all that is defined in it
+    for one in codes:
+        codes += [inner for inner in one.co_consts if isinstance(inner, CodeType)]
         for step in dis.get_instructions(one):
             if step.opname in _CHANGES and step.argval not in one.co_cellvars:
                 return None
@@ -351,50 +328,15 @@ def _names_in(code: CodeType) -> frozenset[str] | None:
     return frozenset(names)
 
 
-def _codes_in(code: CodeType) -> Iterator[CodeType]:
-    """Go through some code and all that is defined in it."""
-    yield code
-    for one in code.co_consts:
-        if isinstance(one, CodeType):
-            yield from _codes_in(one)
-
-
 # ---------------------------------------------------------------- in blocks
 class SentFunctions:
-    """The functions that a stream has sent.
+    """The functions that a stream has sent; `tasks` are those of plain functions."""
 
-    Parameters
-    ----------
-    session, mutex, blocks, quick, leases
-        Those of the stream.
-    limits : dict
-        The time limits of functions, by their blocks.
-    tasks : dict
-        Those of plain functions.
-    sent, require_workers : Callable
-        Return what a task is sent as, and the workers that it names; see `Stream`.
-    keep_values : Callable
-        Fetches the outcomes of calls that have ended.
-    """
-
-    def __init__(
-        self,
-        session: Session,
-        mutex: OrchLock,
-        blocks: Blocks,
-        quick: Quick | Slow,
-        leases: Leases,
-        limits: dict[int, float],
-        tasks: dict[Any, Task],
-        *,
-        sent: Callable[[Task], tuple[Payload, Guards | None]],
-        require_workers: Callable[[Task], tuple[int, ...]],
-        keep_values: Callable[[], None],
-    ) -> None:
-        self._session, self._engine = session, session.engine
-        self._mutex, self._blocks, self._quick, self._leases = mutex, blocks, quick, leases
-        self._limits, self._tasks = limits, tasks
-        self._sent, self._require_workers, self._keep_values = sent, require_workers, keep_values
+    def __init__(self, stream: Any, blocks: Blocks, tasks: dict[Any, Task]) -> None:
+        self._stream = stream
+        self._session: Session = stream._session
+        self._engine = self._session.engine
+        self._blocks, self._tasks = blocks, tasks
         self._plans: dict[Task, tuple[CallPlan, Guards]] = {}
         self._lasting: dict[Any, CallPlan] = {}
         self._others: OrderedDict[Any, CallPlan] = OrderedDict()
@@ -415,25 +357,19 @@ class SentFunctions:
         return found
 
     def plan_of(self, task: Task) -> CallPlan:
-        """Return what is known of a task's calls, with its function as it is now.
-
-        Raises
-        ------
-        TypeError, ValueError
-            This Worker cannot make them.
-        """
+        """Return what is known of a task's calls, with its function as it is now."""
         before = self._plans.get(task)
         if before is not None and hold(before[1]):
             return before[0]
-        payload, guards = self._sent(task)
+        payload, guards = self._stream.sent(task)
         plan = self.plan(task, payload, lasts=guards is not None and not guards)
-        with self._mutex.queue, self._mutex.lock:
+        with self._stream.mutex.queue, self._stream.mutex.lock:
             if guards is None:
                 self._forget_task(task)
             else:
                 self._plans[task] = plan, guards
                 if plan.lease is None and not guards:
-                    self._quick.know(task, plan)
+                    self._stream._quick.know(task, plan)
                 if len(self._plans) > _MOST_GUARDED:
                     oldest = next((one for one, (_, guards) in self._plans.items() if guards), None)
                     if oldest is not None:
@@ -443,17 +379,10 @@ class SentFunctions:
     def plan(self, task: Task, payload: Payload, *, lasts: bool) -> CallPlan:
         """Put a function into a block, unless an equal one has been sent: workers find it by the offset.
 
-        Parameters
-        ----------
-        lasts : bool
-            The block is never given back, if there are not too many such ones.
-
-        Raises
-        ------
-        MemoryError
-            There is no room, until calls have ended.
+        `lasts`: the block is never given back, if there are not too many such ones. MemoryError: there is
+        no room, until calls have ended.
         """
-        workers = self._require_workers(task)
+        workers = self._stream.require_workers(task)
         if task.timeout is not None and self._session.in_threads:
             raise ValueError(
                 f"{task!r} has a time limit, and this Worker's workers are threads, which cannot be "
@@ -464,7 +393,7 @@ class SentFunctions:
         serial = payload.serial if payload.how & How.INHERITED else 0
         about = name, task.timeout, task.retries, task.workers, task.signature.parameters
         key = payload.how, serial, body, about
-        with self._mutex.queue, self._mutex.lock:
+        with self._stream.mutex.queue, self._stream.mutex.lock:
             found = self._lasting.get(key) or self._others.get(key)
             if found is None:
                 found = self._make(task, payload, workers, lasts)
@@ -491,34 +420,26 @@ class SentFunctions:
             self.forget()
             offset, lease = self._put(task, raw, lasts)
         self._nbytes += 0 if lasts else len(raw)
-        made = CallPlan(task, offset, workers, lease, len(raw))
-        made.task = task if payload.how & How.INHERITED else None
-        made.reads = payload.reads
-        return made
+        is_inherited = bool(payload.how & How.INHERITED)
+        return CallPlan(task, offset, workers, lease, len(raw), payload.reads, is_inherited)
 
     def _put(self, task: Task, raw: bytes, lasts: bool) -> tuple[int, Lease | None]:
-        """Put a function into a block, with the lock; return that, and a hold on it unless it lasts.
-
-        Raises
-        ------
-        MemoryError
-            There is no room.
-        """
-        names, limits = self._session.call_names, self._limits
+        """Put a function into a block, with the lock; return that, and a hold on it unless it lasts."""
+        names, limits = self._session.call_names, self._stream.errors.limits
         block = self._blocks.take(len(raw))
         block.data[:] = raw
         offset, name = block.offset, task.__qualname__
         set_retries(self._engine.mem, offset, task.retries)
         about = names.get(offset, name), limits.get(offset)
         if about != (name, task.timeout):  # errors of calls that have ended tell those
-            self._keep_values()
+            self._stream.keep_values()
         names[offset] = name
         limits.pop(offset, None)
         if task.timeout is not None:
             limits[offset] = task.timeout
         if lasts:
             return offset, None
-        lease = self._leases.begin(offset)
+        lease: Lease = self._stream.leases.begin(offset)
         self._engine.kernels.hold_block(self._engine.mem, offset, -1)
         return offset, lease
 
@@ -540,7 +461,7 @@ class SentFunctions:
         """Forget all that is not for good."""
         while self._others and self._may_forget():
             self._drop(next(iter(self._others)))
-        self._leases.look()
+        self._stream.leases.look()
 
     def _may_forget(self) -> bool:
         """Say whether blocks of functions may be given back.

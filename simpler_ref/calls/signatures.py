@@ -67,9 +67,6 @@ else:
 class _Missing(enum.Enum):
     MISSING = 0
 
-    def __repr__(self) -> str:
-        return "<the function's default>"
-
 
 MISSING = _Missing.MISSING
 """In the place of a value that a call leaves to the function's default."""
@@ -85,17 +82,7 @@ class Parameter(NamedTuple):
 
 
 class Signature:
-    """The parameters of a function.
-
-    Attributes
-    ----------
-    parameters : tuple of Parameter
-        In the function's order.
-    converted : dict
-        The types that `bind` converts numbers to, by the places of their parameters.
-    taken_as_given : int
-        How many arguments by position `bind` returns as they are; -1: none.
-    """
+    """The parameters of a function, in its order."""
 
     __slots__ = ("_bind", "_convert", "converted", "parameters", "taken_as_given")
 
@@ -104,23 +91,15 @@ class Signature:
         self._bind = bind
         self._convert: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None = None
         self.converted: dict[int, type] = {}
+        """The types that `bind` converts numbers to, by the places of their parameters."""
         self.taken_as_given = len(parameters) if self.is_plain else -1
+        """How many arguments by position `bind` returns as they are; -1: none."""
 
     @classmethod
     def of(cls, function: Callable[..., Any], *, fills_in: bool = False) -> Signature:
-        """Read the signature of a function.
+        """Read the signature of a function, whose `bind` fills in all defaults, or only those of arrays.
 
-        Parameters
-        ----------
-        function : callable
-            The function.
-        fills_in : bool
-            Whether `bind` fills in all defaults, not only those of arrays.
-
-        Raises
-        ------
-        TypeError
-            It has no signature, or an annotation cannot be resolved or has a mode in the wrong place.
+        TypeError: there is none, or an annotation cannot be resolved or has a mode in the wrong place.
         """
         name = getattr(function, "__qualname__", type(function).__qualname__)
         try:
@@ -141,20 +120,17 @@ class Signature:
     @classmethod
     def any(cls) -> Signature:
         """Return the signature of a function of which nothing is known: all arguments are values."""
-        kinds = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
-        names = "args", "kwargs"
-        parameters = tuple(
-            Parameter(name, kind, Mode.VALUE) for name, kind in zip(names, kinds, strict=True)
-        )
-        return cls(parameters, lambda *args, **kwargs: (args, kwargs))
+        positional, named = _PASSED_ON
+        both = Parameter("args", positional, Mode.VALUE), Parameter("kwargs", named, Mode.VALUE)
+        return cls(both, lambda *args, **kwargs: (args, kwargs))
 
     @classmethod
     @functools.lru_cache(maxsize=256)
     def like(cls, parameters: tuple[Parameter, ...]) -> Signature:
         """Return the signature with some parameters, of calls that were bound to them before."""
         given = [
-            inspect.Parameter(one.name, one.kind, default=inspect.Parameter.empty)
-            if one.kind in (one.kind.VAR_POSITIONAL, one.kind.VAR_KEYWORD)
+            inspect.Parameter(one.name, one.kind)
+            if one.kind in _PASSED_ON
             else inspect.Parameter(one.name, one.kind, default=MISSING)
             for one in parameters
         ]
@@ -207,25 +183,14 @@ class Signature:
         return [*positional, *named.values()], tuple(named)
 
     def require(self, count: int) -> None:
-        """Refuse a function that does not take as many arguments by position.
-
-        Raises
-        ------
-        TypeError
-            As by the function itself: an argument is missing, or unexpected.
-        """
+        """Refuse, as itself would, a function that does not take as many arguments by position."""
         self._bind(*(None,) * count)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """Return the values of a call in the order of the parameters.
+        """Return the values of a call in the order of the parameters, or refuse as the function would.
 
         What it leaves out is `MISSING`, so that the function has its own default, or the default of an
         array that the function is given.
-
-        Raises
-        ------
-        TypeError
-            As by the function itself: an argument is missing, unexpected or given twice.
         """
         bound = self._bind(*args, **kwargs)
         return bound if self._convert is None else self._convert(bound)
@@ -293,15 +258,15 @@ def _names_of(function: Any) -> dict[str, Any]:
 
 def _mode(name: str, parameter: inspect.Parameter, names: dict[str, Any]) -> Mode:
     annotation = parameter.annotation
-    if isinstance(annotation, str):
-        try:
-            annotation = _resolve(annotation, names)
-        except Exception as error:
-            raise TypeError(
-                f"the annotation {parameter.annotation!r} of parameter {parameter.name!r} of {name} "
-                f"cannot be resolved ({type(error).__name__}: {error}); it may use names of the "
-                "function's module that exist when the task is defined"
-            ) from error
+    try:
+        while isinstance(annotation, str):  # ``from __future__ import annotations`` quotes twice
+            annotation = eval(annotation, names)
+    except Exception as error:
+        raise TypeError(
+            f"the annotation {parameter.annotation!r} of parameter {parameter.name!r} of {name} "
+            f"cannot be resolved ({type(error).__name__}: {error}); it may use names of the "
+            "function's module that exist when the task is defined"
+        ) from error
     found = _modes(annotation)
     if len(found) > 1 or (not found and _mentions(annotation)):
         raise TypeError(
@@ -309,14 +274,6 @@ def _mode(name: str, parameter: inspect.Parameter, names: dict[str, Any]) -> Mod
             "and stands alone, as in `x: In`, or beside a type, as in `x: Annotated[np.ndarray, In]`"
         )
     return found.pop() if found else Mode.VALUE
-
-
-def _resolve(text: str, names: dict[str, Any]) -> Any:
-    """Evaluate an annotation, which may be quoted twice: ``from __future__ import annotations``."""
-    found: Any = text
-    while isinstance(found, str):
-        found = eval(found, names)
-    return found
 
 
 def _is_marker(annotation: object) -> bool:

@@ -13,7 +13,7 @@ The way of one call, and the module of each step:
                                                                  outcomes   a word, or a block
     futures, stream   wait: one helps the Scheduler, others sleep ◀───┘
     outcomes          the value, whose arrays hold the block
-    call_errors       or the error, with its story
+    call_errors       or the error, with its story; those that nobody asks for
 
 Any thread may call at any moment, in a signal handler or a finalizer, too. So what is found out without
 the lock (the plan, the packed arguments) is looked at again with it, and a call begins anew if its
@@ -25,7 +25,7 @@ Before a run the stream ends, since calls and the tasks of a run do not wait for
 have ended then, futures have their values, and numbers of layouts mean nothing any more. The next call
 begins it again.
 
-Rule     CALL-ARRAY-1, CALL-FAIL-1, CALL-FAIL-4, CALL-FAIL-7, CALL-HAZARD-4, CALL-STREAM-1, CALL-STREAM-2,
+Rule     CALL-ARRAY-1, CALL-FAIL-1, CALL-FAIL-4, CALL-HAZARD-4, CALL-STREAM-1, CALL-STREAM-2,
          CALL-STREAM-4, CALL-STREAM-5, CALL-STREAM-8
 """
 
@@ -33,11 +33,11 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from ..engine.memory import PARK_NS
@@ -52,12 +52,12 @@ from ..workers.reports import without_own_frames
 from ..workers.session import OF_CALLS, Session
 from . import outcomes, quick, tasks
 from .arguments import SentArrays, key_of
-from .call_errors import CallErrors, FailureLogger, Failures, log
+from .call_errors import CallErrors, FailureLogger, Failures
 from .checked import Sums
-from .futures import Future, Lease, Leases, failed
+from .futures import Future, Lease, Leases, Notifier, ended
 from .inside import Caller
 from .orch_lock import OrchLock
-from .packing import CallPlan, NeededError, Packed, PackedElsewhere, Packer
+from .packing import CallPlan, NeededError, PackedElsewhere, Packer
 from .sending import Guards, Payload, SentFunctions, payload_of
 from .tasks import Task
 
@@ -75,20 +75,23 @@ class Stream:
     """
 
     def __init__(self, life: Life, session: Session, register: Any) -> None:
-        self._life = life
-        self._session = session
+        self._life, self._session, self._engine = life, session, session.engine
         self._register = weakref.WeakMethod(register)  # a Worker that is forgotten is closed
-        self._engine = session.engine
         self._mem, self._kernels = session.engine.mem, session.engine.kernels
         self._blocks = Blocks(self._mem, 0)
-        self._leases = Leases(session.engine, session.arena.in_use.users)
+        self.leases = Leases(session.engine, session.arena.in_use.users)
         self._fetching: set[int] = set()
+        """Slots of calls whose outcome some thread, or a signal handler, is about to fetch."""
         self.mutex = self._new_lock()
         tasks: dict[Any, Task] = {}
-        self._quick = quick.make(session, self.mutex, self._fetching, tasks)
+        self._quick: quick.Quick | quick.Slow = (
+            quick.Quick(session, self.mutex, self._fetching, tasks)
+            if quick.is_possible()
+            else quick.Slow(session.engine)
+        )
         self.call_quickly = self._quick.call
         self.take, self.drop_later = self._quick.take, self._quick.drop_later
-        me = weakref.proxy(self)
+        me = weakref.proxy(self)  # what it has must not keep it, and all memory, when it is closed
         self._arrays = SentArrays(
             session.engine.layouts,
             lambda *about: me._why_invisible(*about),
@@ -98,57 +101,42 @@ class Stream:
         self._packer = Packer(self._arrays, session, lambda: me.wait_for_submitted())
         self._pack = self._packer.pack
         self.errors = CallErrors(session)
-        self.functions = SentFunctions(
-            session,
-            self.mutex,
-            self._blocks,
-            self._quick,
-            self._leases,
-            self.errors.limits,
-            tasks,
-            sent=lambda task: me.sent(task),
-            require_workers=lambda task: me._require_workers(task),
-            keep_values=lambda: me._keep_values(),
-        )
+        self.functions = SentFunctions(me, self._blocks, tasks)
         self.task_of = self.functions.task_of
         self._inherited = session.inherited
-        self._checks = life.options.check
-        self._sums = (
-            Sums(session.engine, None if session.in_threads else session.arena)
-            if self._checks
-            else None
-        )
+        self._sums: Sums | None = None
+        if life.options.check:
+            self._sums = Sums(session.engine, None if session.in_threads else session.arena)
         self._word = -1
-        self._failures = Failures()
+        self.failures = Failures()
         self._failure_logger: FailureLogger | None = None
-        self._watched: dict[int, Future] = {}
-        self._watcher: threading.Thread | None = None
-        self._watching = threading.Lock()
-        self._has_unseen = False
-        """Whether a future is to be notified that the watcher has not looked at yet."""
+        self.notifier = Notifier()
         self.maps: weakref.WeakSet[Any] = weakref.WeakSet()
         """The results of `map` that are alive."""
         self.dropped_maps: list[Any] = []
         """Those that were dropped before anybody asked for one."""
-        self._open = False
-        self._gone = False
+        self._open = self._gone = False
         self._full_since = 0.0
 
     def _new_lock(self) -> OrchLock:
-        me = weakref.proxy(self)  # what it has must not keep it, and all memory, when it is closed
+        me = weakref.proxy(self)
         return OrchLock(
             self._engine, lambda: me._prepare_to_help(), lambda: me._session.look(remedy=OF_CALLS)
         )
 
+    @property
+    def workers(self) -> int:
+        """How many workers run calls."""
+        return len(self._life.subs) or int(self._life.endpoints.sub_workers)
+
+    @property
+    def takes_pickles(self) -> bool:
+        """Whether calls may have arguments that are pickled."""
+        return True
+
     # ------------------------------------------------------------ submit
     def submit(self, task: Task, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future:
-        """Submit a call, and return its future.
-
-        Raises
-        ------
-        TypeError, ValueError
-            The arguments do not fit the task's parameters; an array that it writes is not shared.
-        """
+        """Submit a call; a TypeError or ValueError says what is wrong with its arguments."""
         if not kwargs:
             future: Future | None = self.call_quickly(self, task, args)
             if future is None:
@@ -156,31 +144,29 @@ class Stream:
             if future is not None:
                 return future
         bound = task.signature.bind(args, kwargs)
-        plan_now, pack = self.functions.plan_of, self._pack
-        return self._submit_packed(lambda: plan_now(task), lambda plan: pack(plan, bound))
-
-    def submit_bound(self, plan_now: Callable[[], CallPlan], bound: tuple[Any, ...]) -> Future:
-        """Submit a call whose arguments are in the order of the parameters."""
-        return self._submit_packed(plan_now, lambda plan: self._pack(plan, bound))
+        return self.submit_bound(partial(self.functions.plan_of, task), bound)
 
     def forward(self, task: Task, call: PackedElsewhere) -> Future:
         """Submit a call whose arguments another Worker has packed."""
-        plan_now, pack = self.functions.plan_of, self._packer.forward
-        return self._submit_packed(lambda: plan_now(task), lambda plan: pack(plan, call))
+        return self.submit_bound(partial(self.functions.plan_of, task), call, self._packer.forward)
 
-    def _submit_packed(
-        self, plan_now: Callable[[], CallPlan], pack: Callable[[CallPlan], Packed]
+    def submit_bound(
+        self, plan_now: Callable[[], CallPlan], bound: Any, pack: Callable[..., Any] | None = None
     ) -> Future:
-        """Submit a call, which is packed again whenever what that has found out may be over."""
+        """Submit a call whose arguments are in the order of the parameters, or as `pack` takes them.
+
+        It is packed again whenever what that has found out may be over.
+        """
+        pack = pack or self._pack
         has_waited = False
         while True:
             if not self._open and self._come_in():
                 continue
             try:
                 plan = plan_now()
-                packed = pack(plan)
+                counts, wire, data, futures, epoch = pack(plan, bound)
             except NeededError as needed:
-                return failed(needed.error)
+                return ended(None, needed.error, is_logged=True)
             except MemoryError:  # no room for the function, or for one more layout
                 if has_waited:
                     raise
@@ -195,7 +181,6 @@ class Stream:
                     self._replace_dead()  # which may fetch the values of arguments
                     if known is not self._session.inherited:
                         continue
-                counts, wire, data, futures, epoch = packed
                 if epoch != self._arrays.now[0] or any(one._slot != at for one, at in futures):
                     continue  # what it has was forgotten, or fetched
                 word = self._word
@@ -235,23 +220,10 @@ class Stream:
         session = self._session
         return payload_of(task, session.inherited, to_threads=session.in_threads)
 
-    @property
-    def workers(self) -> int:
-        """How many workers run calls."""
-        return len(self._life.subs) or int(self._life.endpoints.sub_workers)
-
-    @property
-    def takes_pickles(self) -> bool:
-        """Whether calls may have arguments that are pickled."""
-        return True
-
     def _why_invisible(self, array: Any, address: int, nbytes: int) -> str | None:
         """Say why the workers cannot see the bytes that an array spans; None if they can.
 
-        Raises
-        ------
-        RuntimeError
-            They are of another open Worker, for whose calls those of this one would not wait.
+        RuntimeError: they are of another open Worker, for whose calls those of this one would not wait.
         """
         for reference in tuple(tasks.opened) if len(tasks.opened) > 1 else ():
             worker = reference()
@@ -268,7 +240,8 @@ class Stream:
                 )
         return self._session.method.why_array_is_invisible(array, address, nbytes)
 
-    def _require_workers(self, task: Task) -> tuple[int, ...]:
+    def require_workers(self, task: Task) -> tuple[int, ...]:
+        """Return the workers that a task names; refuse numbers that no sub worker has."""
         there = self._engine.view.pool(L.SUB)
         for one in task.workers:
             if one >= len(there):
@@ -279,7 +252,10 @@ class Stream:
         return tuple(there[one] for one in task.workers)
 
     def _submit(self, word: int, counts: int, wire: bytes, data: bytes) -> int:
-        """Submit a call; return its slot, or WOULD_BLOCK if there is no room yet."""
+        """Submit a call; return its slot, or WOULD_BLOCK if there is no room yet.
+
+        RingFullError: there was none for `alloc_timeout_s`.
+        """
         block = None
         if data:
             block = self._blocks.take(len(data))
@@ -287,36 +263,23 @@ class Stream:
             wire += _integer(block.offset, L.PAYLOAD)
             counts += 1 << L.HALF
         self._quick.drop_all()
-        slot = self._engine.kernels.call_and_pass(self._mem, word, counts, wire)
-        if slot < 0:
-            if block is not None:
-                self._kernels.hold_block(self._mem, block.offset, -1)
-            self._check_room(slot, len(wire))
-            return L.WOULD_BLOCK
-        self._full_since = 0.0
-        return slot
-
-    def _check_room(self, code: int, nbytes: int) -> None:
-        """Refuse a call that has found no room for too long, or never will.
-
-        Raises
-        ------
-        RingFullError
-            There was none for `alloc_timeout_s`.
-        ValueError
-            The arguments never fit.
-        """
-        if code != L.WOULD_BLOCK:
+        slot = self._kernels.call_and_pass(self._mem, word, counts, wire)
+        if slot >= 0:
+            self._full_since = 0.0
+            return slot
+        if block is not None:
+            self._kernels.hold_block(self._mem, block.offset, -1)
+        if slot != L.WOULD_BLOCK:
             raise ValueError(
-                f"the arguments of the call take {nbytes} bytes, and a mailbox holds "
+                f"the arguments of the call take {len(wire)} bytes, and a mailbox holds "
                 f"{L.MAILBOX_ARGS_CAPACITY}; pass fewer arrays"
             )
-        timeout_s = self._life.options.alloc_timeout_s
-        now = time.monotonic()
+        timeout_s, now = self._life.options.alloc_timeout_s, time.monotonic()
         self._full_since = self._full_since or now
         if now - self._full_since > timeout_s:
             self._full_since = 0.0
             raise RingFullError(f"no room for a call within {timeout_s} s")
+        return L.WOULD_BLOCK
 
     def _make_room(self) -> None:
         """Wait until there may be room for a call; futures whose calls have ended make room.
@@ -347,8 +310,8 @@ class Stream:
     def _clear(self) -> None:
         """Drop the calls of futures that are gone, and fetch the values of those that have ended."""
         self._quick.drop_all()
-        self._keep_values()
-        self._look_at_failures()
+        self.keep_values()
+        self.failures.look(self)
 
     # ------------------------------------------------------------ its own life
     def _come_in(self) -> bool:
@@ -396,9 +359,99 @@ class Stream:
             self._inherited = session.inherited
             self._quick.know_none()
             self.functions.begin_anew()
-        noted = session.recorder.notes_lines or self._checks
+        noted = session.recorder.notes_lines or self._sums is not None
         if manager is not None and manager.relay is None and not noted:
             self._quick.start(self._word, manager.dead)
+
+    def finish(self) -> None:
+        """Wait until all calls have ended, and let their futures keep the values.
+
+        Meanwhile other threads get the values of those that have ended. They may submit others, which are
+        kept out in the end, or this might go on forever.
+        """
+        self.wait_for_submitted()
+        if self._open:
+            with self.mutex.queue, self.mutex.lock:
+                if self._open:
+                    self._finish()
+
+    def _finish(self) -> None:
+        """End the stream; what a signal has cut short may have left a call that no future refers to."""
+        view = self._engine.view
+        while view.ended < view.next_task_id:
+            self._prepare_to_help()
+            shared = self.mutex.hear_others()
+            self.mutex.help(ended=view.ended + 1 if shared else view.next_task_id)
+            self.mutex.notify()
+        for future in self._quick.futures():
+            # a worker may still have to answer for one that failed
+            while future._slot and not self.has_settled(future._slot):
+                self.mutex.help(slot=future._slot)
+        self.keep_values()
+        self.leases.look()
+        self._quick.drop_all()
+        self.failures.look(self)
+        self._kernels.end_stream(self._mem)
+        deadline = time.monotonic_ns() + PARK_NS
+        while view.live and (rest := deadline - time.monotonic_ns()) > 0:
+            self.mutex.help(live=0, rest_ns=rest)
+            self._quick.drop_all()
+        if view.live:
+            self._kernels.drop_forgotten(self._mem)
+        unnoted = view.not_noted
+        with signals_blocked():
+            self._kernels.reset_stream(self._mem)
+            self._arrays.forget()
+            self._open = False
+            self._quick.stop()
+            self._life.streaming = False
+        if self._sums is not None:
+            self._sums.open_ended()
+        self._session.forget_watch()
+        self.failures.forget(unnoted)
+
+    def end(self, urgency: int) -> None:
+        """Wait until all calls have ended.
+
+        `urgency` 0: make them all. 1: cancel those that no worker has been given. 2: terminate the
+        workers that run others. More: do not wait.
+        """
+        manager = self._session.manager
+        if urgency == 0 and not self._gone:
+            for one in set(self.maps).union(self.dropped_maps):
+                one.finish()
+                one.warn_of_uncalled()
+            while self.dropped_maps:
+                self.dropped_maps.pop().log_errors()
+        if urgency and not self._gone:
+            with self.mutex.queue, self.mutex.lock:
+                if self._open:
+                    self._kernels.cancel_calls(self._mem)
+        if urgency == 1 and not self.wait_for_submitted(_SOON_S):
+            self._session.tell_running_calls()
+        if urgency == 2 and manager is not None:
+            manager.kill_busy()
+        if urgency < NO_WAIT:
+            self.finish()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the Worker was closed, or never opened, or this is another process."""
+        return self._gone or self._life.stream is not self
+
+    def close(self) -> None:
+        """Let calls go elsewhere: the Worker is being closed."""
+        self._quick.stop()
+        self.leases.end()
+        self._gone = True
+        if self._failure_logger is not None:
+            self._failure_logger.end()
+
+    def disown(self) -> None:
+        """Leave the calls to the process that this one was forked from."""
+        self.close()
+        self.mutex = self._new_lock()  # another thread may have had the lock
+        self.notifier = Notifier()
 
     # ------------------------------------------------------------ workers that have died
     def _lacks_workers(self) -> bool:
@@ -411,12 +464,9 @@ class Stream:
         """Make successors for dead workers, once the calls that these ran are known to be lost.
 
         A session of an endpoint takes a second, or all of its time where the host is gone: calls of other
-        endpoints go on meanwhile, and it is looked at again as long as anybody waits.
-
-        Raises
-        ------
-        WorkerStartError, OSError, …
-            They cannot be made. All calls that had not ended have failed; the next one tries again.
+        endpoints go on meanwhile, and it is looked at again as long as anybody waits. If they cannot be
+        made, all calls that had not ended have failed. The error is raised; the next call
+        tries again.
         """
         self._quick.stop()
         session, manager = self._session, self._session.manager
@@ -451,7 +501,7 @@ class Stream:
     def _lose_calls_of(self, dead: Sequence[int]) -> None:
         """Fail the calls that dead workers had; keep the names of these, and free their memory."""
         self._kernels.settle_deaths(self._mem)
-        self._keep_values()
+        self.keep_values()
         for worker in dead:
             Blocks(self._mem, worker + 1).free_lost()
 
@@ -471,29 +521,52 @@ class Stream:
         view = self._engine.view
         while view.ended < view.next_task_id:
             self.mutex.help(ended=view.next_task_id)
-        self._keep_values()
+        self.keep_values()
 
-    def forget_memory(self, low: int, high: int) -> None:
-        """Forget memory that is given back: a failure says nothing of what comes there."""
+    # ------------------------------------------------------------ wait
+    @property
+    def ended(self) -> int:
+        """How many calls have ever ended."""
+        return self._engine.view.ended
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether calls have not ended."""
+        return self._open and self.ended < self._engine.view.next_task_id
+
+    def has_settled(self, slot: int) -> bool:
+        """Say whether a call has ended."""
+        has_settled = bool(self._kernels.has_settled(self._mem, slot))
+        if has_settled and self._sums is not None:
+            self._sums.open_ended()
+        return has_settled
+
+    def _open_ended(self) -> None:
+        """With ``check=True``: let the program touch what calls have written that it has waited for."""
         if self._sums is not None:
             self._sums.open_ended()
-        if self._open:
-            with self.mutex.queue, self.mutex.lock:
-                if self._open:
-                    self._kernels.forget_memory(self._mem, low, high)
+            self._sums.raise_touched()
 
-    # ------------------------------------------------------------ its end
-    def finish(self) -> None:
-        """Wait until all calls have ended, and let their futures keep the values.
+    def wait(self, future: Future, deadline: float | None) -> bool:
+        """Wait until a call has ended; return whether it has, by a deadline on the monotonic clock."""
+        slot, mem, has_settled = future._slot, self._mem, self._kernels.has_settled
+        if not slot or self.has_settled(slot):
+            return True
 
-        Meanwhile other threads get the values of those that have ended. They may submit others, which are
-        kept out in the end, or this might go on forever.
-        """
-        self.wait_for_submitted()
-        if self._open:
-            with self.mutex.queue, self.mutex.lock:
-                if self._open:
-                    self._finish()
+        def is_over() -> bool:
+            return future._slot != slot or bool(has_settled(mem, slot))
+
+        if not self.mutex.wait_until(lambda: is_over() or self._gone, deadline, slot=slot):
+            return False
+        if not is_over():
+            pid = self._session.pid
+            if pid == os.getpid():
+                raise RuntimeError("the Worker of this call was closed before it had ended")
+            raise RuntimeError(
+                f"this call belongs to process {pid}, from which this one was forked: ask there"
+            )
+        self._open_ended()
+        return True
 
     def wait_for_submitted(self, timeout_s: float | None = None, *, later: bool = False) -> bool:
         """Wait until as many calls have ended as were submitted before now; return whether they have.
@@ -532,106 +605,6 @@ class Stream:
 
         return self.mutex.wait_until(is_over, deadline, ended=lambda: view.ended + 1)
 
-    def _finish(self) -> None:
-        """End the stream; what a signal has cut short may have left a call that no future refers to."""
-        view = self._engine.view
-        while view.ended < view.next_task_id:
-            self._prepare_to_help()
-            shared = self.mutex.hear_others()
-            self.mutex.help(ended=view.ended + 1 if shared else view.next_task_id)
-            self.mutex.notify()
-        for future in self._quick.futures():
-            # a worker may still have to answer for one that failed
-            while future._slot and not self.has_settled(future._slot):
-                self.mutex.help(slot=future._slot)
-        self._keep_values()
-        self.release_unused()
-        self._quick.drop_all()
-        self._look_at_failures()
-        self._kernels.end_stream(self._mem)
-        deadline = time.monotonic_ns() + PARK_NS
-        while view.live and (rest := deadline - time.monotonic_ns()) > 0:
-            self.mutex.help(live=0, rest_ns=rest)
-            self._quick.drop_all()
-        if view.live:
-            self._kernels.drop_forgotten(self._mem)
-        unnoted = view.not_noted
-        with signals_blocked():
-            self._kernels.reset_stream(self._mem)
-            self._arrays.forget()
-            self._open = False
-            self._quick.stop()
-            self._life.streaming = False
-        if self._sums is not None:
-            self._sums.open_ended()
-        self._session.forget_watch()
-        self._failures.forget(unnoted)
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether the Worker was closed, or never opened, or this is another process."""
-        return self._gone or self._life.stream is not self
-
-    def close(self) -> None:
-        """Let calls go elsewhere: the Worker is being closed."""
-        self._quick.stop()
-        self._leases.end()
-        self._gone = True
-        if self._failure_logger is not None:
-            self._failure_logger.end()
-
-    def disown(self) -> None:
-        """Leave the calls to the process that this one was forked from."""
-        self.close()
-        self.mutex = self._new_lock()  # another thread may have had the lock
-        self._watching = threading.Lock()
-        self._watcher = None
-        self._watched.clear()
-
-    def _keep_values(self) -> None:
-        """Fetch the values of all calls that have ended and still have a future."""
-        for future in self._quick.keep():
-            if future._slot and self.has_settled(future._slot):
-                self._fetch(future)
-
-    # ------------------------------------------------------------ wait
-    def wait(self, future: Future, deadline: float | None) -> bool:
-        """Wait until a call has ended; return whether it has, by a deadline on the monotonic clock."""
-        slot, mem, has_settled = future._slot, self._mem, self._kernels.has_settled
-        if not slot or self.has_settled(slot):
-            return True
-
-        def is_over() -> bool:
-            return future._slot != slot or bool(has_settled(mem, slot))
-
-        if not self.mutex.wait_until(lambda: is_over() or self._gone, deadline, slot=slot):
-            return False
-        if not is_over():
-            pid = self._session.pid
-            if pid == os.getpid():
-                raise RuntimeError("the Worker of this call was closed before it had ended")
-            raise RuntimeError(
-                f"this call belongs to process {pid}, from which this one was forked: ask there"
-            )
-        self._open_ended()
-        return True
-
-    def _open_ended(self) -> None:
-        """With ``check=True``: let the program touch what calls have written that it has waited for."""
-        if self._sums is not None:
-            self._sums.open_ended()
-            self._sums.raise_touched()
-
-    @property
-    def ended(self) -> int:
-        """How many calls have ever ended."""
-        return self._engine.view.ended
-
-    @property
-    def has_calls(self) -> bool:
-        """Whether calls have not ended."""
-        return self._open and self.ended < self._engine.view.next_task_id
-
     def wait_for_end(
         self, ended: int, rest_ns: int, unless: Callable[[], bool] = lambda: False
     ) -> None:
@@ -650,25 +623,14 @@ class Stream:
         with self.mutex.queue, self.mutex.lock:
             pass
 
-    def has_settled(self, slot: int) -> bool:
-        """Say whether a call has ended."""
-        has_settled = bool(self._kernels.has_settled(self._mem, slot))
-        if has_settled and self._sums is not None:
-            self._sums.open_ended()
-        return has_settled
-
-    def is_running(self, slot: int) -> bool:
-        """Say whether a worker runs a call."""
-        return self._engine.view.call(slot).is_running
-
+    # ------------------------------------------------------------ outcomes
     def number_of(self, future: Future) -> int:
         """Return the number of a call, -1 if its value has been fetched."""
         slot = future._slot
         return self._engine.view.call(slot).task if slot else -1
 
-    def be_silent_of(self, future: Future) -> None:
-        """Log nothing if a call fails."""
-        self._failures.silent.append(self.number_of(future))
+    def is_running(self, slot: int) -> bool:
+        return self._engine.view.call(slot).is_running
 
     def describe(self, slot: int) -> str:
         """Return a call's number and the name of its task."""
@@ -677,7 +639,6 @@ class Stream:
         call = self._engine.view.call(slot)
         return f"call {call.task} of {self._session.call_names[key_of(call.key)]}"
 
-    # ------------------------------------------------------------ cancel
     def cancel(self, future: Future) -> None:
         """Cancel a call, unless a worker has been given it."""
         if self._gone:
@@ -687,34 +648,6 @@ class Stream:
             if slot and self._kernels.cancel_call(self._mem, slot):
                 self._fetch(future)
 
-    def end(self, urgency: int) -> None:
-        """Wait until all calls have ended.
-
-        Parameters
-        ----------
-        urgency : int
-            0: make them all. 1: cancel those that no worker has been given. 2: terminate the workers that
-            run others. More: do not wait.
-        """
-        manager = self._session.manager
-        if urgency == 0 and not self._gone:
-            for one in set(self.maps).union(self.dropped_maps):
-                one.finish()
-                one.warn_of_uncalled()
-            while self.dropped_maps:
-                self.dropped_maps.pop().log_errors()
-        if urgency and not self._gone:
-            with self.mutex.queue, self.mutex.lock:
-                if self._open:
-                    self._kernels.cancel_calls(self._mem)
-        if urgency == 1 and not self.wait_for_submitted(_SOON_S):
-            self._session.tell_running_calls()
-        if urgency == 2 and manager is not None:
-            manager.kill_busy()
-        if urgency < NO_WAIT:
-            self.finish()
-
-    # ------------------------------------------------------------ values
     def fetch(self, future: Future) -> None:
         """Give a future its value, or its error, and drop the call; first comes what it has printed."""
         manager = self._session.manager
@@ -724,8 +657,14 @@ class Stream:
             if future._slot:
                 self._fetch(future)
 
+    def keep_values(self) -> None:
+        """Fetch the values of all calls that have ended and still have a future."""
+        for future in self._quick.keep():
+            if future._slot and self.has_settled(future._slot):
+                self._fetch(future)
+
     def _fetch(self, future: Future) -> None:
-        """Do so, with the lock.
+        """Fetch one, with the lock.
 
         A signal handler may ask for the same future meanwhile: it gets the value, and the call is dropped
         once, by whoever has begun first.
@@ -752,25 +691,24 @@ class Stream:
         if has_failed:
             future._is_cancelled = word == -slot
             future._error = error = self.errors.of_call(slot)
-            future._unretrieved = self._failures.note(error)
-            self._look_at_failures()
-        else:
-            try:
-                if kind != L.VALUE_BLOCK:
-                    future._value = outcomes.decode_word(kind, word)
-                    return
-                is_lent = self._engine.view.has_consumers(
-                    slot
-                )  # which must not see what is written now
-                lease = None if is_lent else self._leases.take(word)
-                value, kept = outcomes.decode_block(data_of(self._mem, word), lease)
-                if lease and kept:  # arrays of the value refer to it
-                    lease.begin()
-                future._value = value
-            except Exception as problem:
-                task = self._engine.view.call(slot).task
-                future._error = TaskError(f"{self.describe(slot)}: {problem}", task=task)
-                future._error.__cause__ = problem
+            future._unretrieved = self.failures.note(error)
+            self.failures.look(self)
+            return
+        try:
+            if kind != L.VALUE_BLOCK:
+                future._value = outcomes.decode_word(kind, word)
+                return
+            # calls that it is lent to must not see what is written now
+            is_lent = self._engine.view.has_consumers(slot)
+            lease = None if is_lent else Lease(self.leases, word)
+            value, kept = outcomes.decode_block(data_of(self._mem, word), lease)
+            if lease and kept:  # arrays of the value refer to it
+                lease.begin()
+            future._value = value
+        except Exception as problem:
+            task = self._engine.view.call(slot).task
+            future._error = TaskError(f"{self.describe(slot)}: {problem}", task=task)
+            future._error.__cause__ = problem
 
     def raw_outcome(self, future: Future) -> tuple[int, int] | None:
         """Return kind and word of what a call that has ended has returned or raised.
@@ -784,49 +722,6 @@ class Stream:
         is_there = kind == L.VALUE_ERROR and word > 0 if has_failed else True
         return (kind, word) if is_there else None
 
-    def hold(self, block: int) -> Lease:
-        """Hold the block of a value that a call has returned, or that is held already."""
-        return self._leases.begin(block)
-
-    def release_unused(self) -> None:
-        """Release the values that were dropped, and that no task uses any more."""
-        self._leases.look()
-
-    def drop_forgotten(self) -> None:
-        """Drop the calls of futures that are gone, as a submit does: for one who only waits."""
-        with self.mutex.queue, self.mutex.lock:
-            if self._open:
-                self._quick.drop_all()
-
-    def put(self, data: memoryview | bytes | bytearray) -> Lease:
-        """Put a value that was a block elsewhere into a block.
-
-        Raises
-        ------
-        MemoryError
-            There is no room.
-        """
-        with self.mutex.queue, self.mutex.lock:
-            block = self._blocks.take(len(data))
-        block.data[:] = data
-        lease = self.hold(block.offset)
-        self._kernels.hold_block(self._mem, block.offset, -1)
-        return lease
-
-    def _look_at_failures(self) -> None:
-        """Note the errors of failed calls whose futures are gone."""
-        slots: list[int] = []
-        while slot := self._kernels.take_failed(self._mem):
-            slots.insert(0, slot)
-        for slot in slots:
-            self._failures.taken += 1
-            future = self._quick.find(slot)
-            if future is None:
-                self._failures.note(self.errors.of_call(slot))
-            elif slot not in self._fetching and self.has_settled(slot):
-                self._fetch(future)  # which keeps the error, to be logged if nobody asks
-            self._kernels.drop_call(self._mem, slot)
-
     def log_failures(self) -> None:
         """Log the errors that nobody can ask for any more."""
         if not self._open:
@@ -835,74 +730,35 @@ class Stream:
             if not self._open:
                 return
             self._quick.drop_all()
-            self._look_at_failures()
-            old = self._failures.take_old(self._shared_failures)
-            self._failures.count(self._engine.view.not_noted)
-        del old  # each logs itself
+            self.failures.look(self)
+            old = self.failures.take_old(self)
+            self.failures.count(self._engine.view.not_noted)
+        del old  # without the lock: each logs itself
 
-    def _shared_failures(self) -> set[int]:
-        """Return the calls with which calls have failed that somebody can ask for."""
-        view, found = self._engine.view, set()
-        for future in self._quick.futures():
-            own = slot = future._slot
-            while slot:
-                has_failed, _, word = view.outcome(slot)
-                if not has_failed or word >= 0 or word == -slot:
-                    break
-                slot = -word
-            if slot != own:
-                found.add(view.call(slot).task)
-        return found
+    # ------------------------------------------------------------ memory
+    def put(self, data: memoryview | bytes | bytearray) -> Lease:
+        """Put a value that was a block elsewhere into a block; MemoryError: there is no room."""
+        with self.mutex.queue, self.mutex.lock:
+            block = self._blocks.take(len(data))
+        block.data[:] = data
+        lease = self.leases.begin(block.offset)
+        self._kernels.hold_block(self._mem, block.offset, -1)
+        return lease
 
-    # ------------------------------------------------------------ those that are notified
-    def watch(self, future: Future) -> None:
-        """Have a future notified when its call has ended, which may have been long ago."""
-        with self._watching:
-            looks_already = self._watcher is not None
-            if not looks_already:
-                watcher = threading.Thread(
-                    target=self._notify_all, name="simpler_ref-calls", daemon=True
-                )
-                with signals_blocked():
-                    watcher.start()
-                    self._watcher = watcher
-            self._watched[id(future)] = future
-            self._has_unseen = True
-        if looks_already and future.done():
-            self.stop_waiting()
+    def drop_forgotten(self) -> None:
+        """Drop the calls of futures that are gone, as a submit does: for one who only waits."""
+        with self.mutex.queue, self.mutex.lock:
+            if self._open:
+                self._quick.drop_all()
 
-    def finish_notifying(self) -> None:
-        """Wait until all futures whose calls have ended are notified, and callbacks have returned."""
-        while (watcher := self._watcher) not in (None, threading.current_thread()):
-            watcher.join(PARK_NS / 1e9)
-
-    def _notify_all(self) -> None:
-        """Notify futures that their calls have ended, as long as there are any that want to know.
-
-        Should this be cut short, the next future that wants to know has it go on.
-        """
-        try:
-            while True:
-                ended = self.ended
-                self._has_unseen = False
-                for key, future in list(self._watched.items()):
-                    if self._gone or future.done():
-                        self._watched.pop(key, None)
-                        try:
-                            future.finish()
-                        except BaseException:
-                            log.exception(
-                                "notifying %r of its end, or a callback of it, has failed", future
-                            )
-                with self._watching:
-                    if not self._watched:
-                        self._watcher = None
-                        return
-                self.wait_for_end(ended, PARK_NS, lambda: self._has_unseen)
-        except BaseException:
-            with self._watching:
-                self._watcher = None
-            raise
+    def forget_memory(self, low: int, high: int) -> None:
+        """Forget memory that is given back: a failure says nothing of what comes there."""
+        if self._sums is not None:
+            self._sums.open_ended()
+        if self._open:
+            with self.mutex.queue, self.mutex.lock:
+                if self._open:
+                    self._kernels.forget_memory(self._mem, low, high)
 
 
 __all__ = ["Stream"]

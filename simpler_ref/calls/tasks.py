@@ -7,11 +7,9 @@ Rule     CALL-COMPILED-1, CALL-COMPILED-6, CALL-LIMIT-1, CALL-LIMIT-3, CALL-SENT
 from __future__ import annotations
 
 import functools
-import importlib
 import itertools
 import operator
 import os
-import sys
 import threading
 import types
 import weakref
@@ -21,12 +19,12 @@ from contextvars import ContextVar
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
-from ..callables.pickling import ByValue
+from ..callables.pickling import ByValue, find_imported
 from ..callables.runnable import OPTIONS, require_options, require_runnable
 from ..jit import layout as L
 from ..system.values import flag, positive_seconds, text, whole
 from ..workers import loop
-from .signatures import Parameter, Signature
+from .signatures import Signature
 
 if TYPE_CHECKING:
     from .compiled import Code
@@ -38,24 +36,9 @@ known: weakref.WeakValueDictionary[int, Task] = weakref.WeakValueDictionary()
 
 
 class Task:
-    """A function whose calls are tasks of the current Worker; see `task`.
+    """A function, `py_func`, whose calls are tasks of the current Worker; see `task`.
 
-    Attributes
-    ----------
-    py_func : Callable
-        The plain function.
-    code : Code | None
-        Of a compiled task: what it is compiled to.
-    run : Callable
-        What a worker calls.
-    signature : Signature
-        Its parameters, and which of them it reads and writes.
-    timeout : float | None
-        The time limit of a call, in seconds.
-    retries : int
-        How often a call is run again whose worker was lost.
-    workers : tuple of int
-        The sub workers that may run a call; none: all of them.
+    A worker calls `run`; `code` is what a compiled task is compiled to.
     """
 
     def __init__(
@@ -66,14 +49,11 @@ class Task:
         retries: int = 0,
         code: Code | None = None,
         workers: tuple[int, ...] = (),
+        name: str | None = None,
     ) -> None:
-        self.py_func = function
-        self.code = code
+        self.py_func, self.code, self.signature = function, code, signature
         self.run = function if code is None else code.run
-        self.signature = signature
-        self.timeout = timeout
-        self.retries = retries
-        self.workers = workers
+        self.timeout, self.retries, self.workers = timeout, retries, workers
         self.is_passing = False
         """Whether it was made for one call."""
         # With the process in it: a worker's own serial is never one that the program sends.
@@ -82,6 +62,8 @@ class Task:
         functools.update_wrapper(self, function, updated=())  # its attributes have names of ours
         inner = getattr(function, "func", type(function))  # a partial, an object that can be called
         vars(self).setdefault("__qualname__", getattr(inner, "__qualname__", repr(inner)))
+        if name is not None:
+            self.__name__ = self.__qualname__ = name
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Submit a call and return its future; without a Worker, or inside a task, just call."""
@@ -118,24 +100,15 @@ class Task:
 
     def on(self, workers: tuple[int, ...]) -> Task:
         """Return the same task for some sub workers; none: for all."""
-        made = Task(self.py_func, self.signature, self.timeout, self.retries, self.code, workers)
-        made._call_it(self.__qualname__)
-        return made
-
-    def _call_it(self, name: str) -> None:
-        self.__name__ = self.__qualname__ = name
+        about = self.signature, self.timeout, self.retries, self.code
+        return Task(self.py_func, *about, workers, self.__qualname__)
 
     def __repr__(self) -> str:
         return f"<task {self.__qualname__}>"
 
 
 def _remake(
-    function: Callable[..., Any],
-    parameters: tuple[Parameter, ...],
-    timeout: float | None,
-    retries: int,
-    options: dict[str, Any] | None,
-    name: str,
+    function: Any, parameters: Any, timeout: Any, retries: Any, options: Any, name: Any
 ) -> Task:
     """Return a task in a worker, or at an endpoint."""
     code, signature = None, Signature.like(parameters)
@@ -143,37 +116,13 @@ def _remake(
         from .compiled import Code
 
         code, signature = Code(function, options), signature.filled_by(function)
-    made = Task(function, signature, timeout, retries, code)
-    made._call_it(name)
-    return made
+    return Task(function, signature, timeout, retries, code, name=name)
 
 
-def _reduce_for_workers(task: Task) -> str | tuple[Any, ...]:
-    """Return how a task is pickled for workers, whose `__main__` may have another one, or none."""
-    return task._with_function() if task.__module__ == "__main__" else task.__reduce__()
-
-
-ByValue.dispatch_table[Task] = _reduce_for_workers
-
-
-def find(module: str, name: str) -> Any:
-    """Return what a module, imported if need be, has under a name; None if it has nothing."""
-    found = find_imported(module, name)
-    if found is None:
-        importlib.import_module(module)
-        found = find_imported(module, name)
-    return found
-
-
-def find_imported(module: str, name: str) -> Any:
-    """Return what a module has under a name; None if it has nothing, or was not imported.
-
-    To import it again would wait for a thread that still does so, and that may wait for this call.
-    """
-    found: Any = sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
+# `__main__` of workers may have another one, or none
+ByValue.dispatch_table[Task] = lambda task: (
+    task._with_function() if task.__module__ == "__main__" else task.__reduce__()
+)
 
 
 @overload
@@ -252,30 +201,22 @@ def task(
         if not callable(target):
             raise TypeError(f"task expects a function, got {type(target).__name__}")
         require_runnable("task", target)
-        signature, code = _parameters_of(target, fills_in=compiled), None
+        code = None
+        try:
+            signature = Signature.of(target, fills_in=compiled)
+        except TypeError as error:
+            untold = isinstance(error.__cause__, TypeError | ValueError)
+            if isinstance(target, types.FunctionType) or not untold:
+                raise
+            signature = Signature.any()  # of native code that does not tell its parameters
         if compiled:
             from .compiled import Code
 
             code = Code(target, options)
             signature = code.signature(signature)
-        made = Task(target, signature, timeout, retries, code, chosen)
-        if name is not None:
-            made._call_it(name)
-        return made
+        return Task(target, signature, timeout, retries, code, chosen, name)
 
     return wrap if function is None else wrap(function)
-
-
-def _parameters_of(target: Any, *, fills_in: bool) -> Signature:
-    """Return the parameters of a function; of native code that does not tell them, any."""
-    try:
-        return Signature.of(target, fills_in=fills_in)
-    except TypeError as error:
-        if isinstance(target, types.FunctionType) or not isinstance(
-            error.__cause__, TypeError | ValueError
-        ):
-            raise
-        return Signature.any()
 
 
 def _numbers(workers: Any) -> tuple[int, ...]:
@@ -296,7 +237,6 @@ def _numbers(workers: Any) -> tuple[int, ...]:
 
 
 def _require_options(compiled: bool, timeout: float | None, options: dict[str, Any]) -> None:
-    """Refuse options of compiled tasks that are unknown, or of other tasks; and a limit with them."""
     flag("compiled", compiled)
     unknown = options.keys() - (OPTIONS if compiled else set())
     if unknown:

@@ -400,7 +400,7 @@ class Endpoints(RemoteWorkers):
         told = []
         manager = self._life.running_manager()
         if self._life.stream is not None:
-            self._life.stream.release_unused()
+            self._life.stream.leases.look()
         for link in self.links():
             if link.number not in manager.dead:
                 raw = manager.exchange(link.number, L.LINK_COUNTERS, b"")

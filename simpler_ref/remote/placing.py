@@ -423,7 +423,7 @@ class RemoteStream(Stream):
         payload, _ = payload_of(task, {}, to_endpoints=True)
         return alone, payload, lasts
 
-    def _require_workers(self, task: Task) -> tuple[int, ...]:
+    def require_workers(self, task: Task) -> tuple[int, ...]:
         """Return the sub workers that a task names, counted through all endpoints."""
         there = len(self._endpoints.seats())
         for one in task.workers:

@@ -336,7 +336,7 @@ class SessionTasks:
                 future.exception()  # it was asked for
                 return failed
             if kind == L.VALUE_BLOCK:
-                return self._block_outcome(stream.hold(word), sequence, room)
+                return self._block_outcome(stream.leases.begin(word), sequence, room)
         return messages.Done(sequence, L.SUCCESS, kind, word & _U64)
 
     def _block_outcome(

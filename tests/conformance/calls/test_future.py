@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import simpler_ref as sr
-from simpler_ref.calls import stream
+from simpler_ref.calls import futures
 from tests.support import wait_until
 
 from .tasks import add, same, wait_at
@@ -99,7 +99,7 @@ def test_callbacks_are_called_once_with_the_future(w):
 
 @pytest.mark.spec("CALL-FUTURE-1")
 def test_one_that_has_ended_before_somebody_waits_is_told_at_once(w, monkeypatch):
-    monkeypatch.setattr(stream, "PARK_NS", 10**11)  # who waits for another end waits in vain
+    monkeypatch.setattr(futures, "PARK_NS", 10**11)  # who waits for another end waits in vain
     for i in range(200):
         call = add(i, i)
         if i % 2:
@@ -154,7 +154,7 @@ def test_futures_die_deep_within_each_other_while_others_are_made_and_asked_for(
     def use():
         kept.append(same(value))
         w._life.stream._quick.futures()  # which it finds to give them their values
-        w._life.stream._keep_values()
+        w._life.stream.keep_values()
 
     same(value).result()
     for lists in range(4):  # the interpreter puts off the end of each 50th object, of whatever kind
