@@ -92,12 +92,10 @@ def _run(data: bytes, more: bytes | None, *inputs: Any) -> Any:
 
 
 def _taken(found: Any, place: int) -> Any:
-    """Return a value out of those of a block."""
     return found if place == _ALONE else found[place]
 
 
 def _size(value: Any) -> int:
-    """Return about how many bytes a value has."""
     if type(value) in (int, float, bool, type(None)):
         return 0
     try:
@@ -132,7 +130,6 @@ class _ArraysOfGraph(SharedArrays):
     """
 
     def reduce(self, array: Any) -> Any:
-        """Return how an array is pickled."""
         file = array if isinstance(array, np.memmap) else None
         while file is not None and not isinstance(file.base, mmap.mmap):
             file = file.base if isinstance(file.base, np.memmap) else None
@@ -148,20 +145,15 @@ class _ArraysOfGraph(SharedArrays):
         return np.memmap, (file.filename, array.dtype, mode, offset, array.shape)
 
     def mode_of_shared(self, array: Any) -> str:
-        """Return the mode of an array that is shared already."""
         return "r+" if array.flags.writeable else "r"
 
     def reduce_small(self, array: Any) -> Any:
-        """Return how an array is pickled that is not shared."""
         return _read_only, (array.shape, array.dtype, array.tobytes())
 
 
-class _ArraysMade(SharedArrays):
-    """Arrays that tasks have made: each task gets a copy of its own."""
-
-    def mode_of_shared(self, array: Any) -> str:
-        """Return the mode of an array that is shared already."""
-        return "c"
+def _arrays_made(stream: Any) -> SharedArrays:
+    """Return how arrays travel that tasks have made: each task gets a copy of its own."""
+    return SharedArrays(stream, _SHARED_FROM, "c", of_shared="c")
 
 
 # ---------------------------------------------------------------- kinds of tasks
@@ -173,7 +165,8 @@ class _Kinds:
         shape = stream._engine.view.workers, _MOST_KINDS, 3
         self._table = stream._session.arena.zeros(shape, float)
         self.place = self._table.ctypes.data, shape
-        self._costs: list[float | None] = []
+        self.costs: dict[int, float] = {-1: 0.0}
+        """How long a task of a kind takes, with what its value counts, as far as that is known."""
 
     def number(self, node: GraphNode) -> int:
         """Return the number of a task's kind; -1: it takes no time, -2: there are too many."""
@@ -186,34 +179,18 @@ class _Kinds:
             if len(self._numbers) == _MOST_KINDS:
                 return -2
             found = self._numbers[about] = len(self._numbers)
-            self._costs.append(None)
         return found
 
-    def cost(self, kind: int) -> float | None:
-        """Return how long a task of a kind takes, with what its value counts; None: not known."""
-        if kind < 0:
-            return 0.0 if kind == -1 else None
-        return self._costs[kind]
-
     def look(self) -> None:
-        """Look at what workers have noted."""
-        rows = self._table[:, : len(self._costs)].sum(axis=0)
+        rows = self._table[:, : len(self._numbers)].sum(axis=0)
         for kind in np.flatnonzero(rows[:, 0]).tolist():
             count, seconds, nbytes = rows[kind].tolist()
-            self._costs[kind] = (seconds + nbytes * _SECONDS_OF_A_BYTE) / count
+            self.costs[kind] = (seconds + nbytes * _SECONDS_OF_A_BYTE) / count
 
 
 # ---------------------------------------------------------------- a graph
 def _in_order(graph: Mapping[Hashable, GraphNode], wanted: Iterable[Any]) -> Iterator[Any]:
-    """Yield the keys that are needed for some, each behind those that it needs.
-
-    Raises
-    ------
-    RuntimeError
-        A key needs itself.
-    KeyError, ValueError
-        A key that is wanted, or one that another needs, is not in the graph.
-    """
+    """Yield the keys that are needed for some, each behind those that it needs."""
     opened: set[Any] = set()
     done: set[Any] = set()
     for one in wanted:
@@ -250,7 +227,7 @@ class _Run:
         self._graph, self._wanted = graph, wanted
         self._task = stream.task_of(_run)
         self._arrays = _ArraysOfGraph(stream, _SHARED_FROM)
-        self._arrays_made = _ArraysMade(stream, _SHARED_FROM, "c")
+        self._arrays_made = _arrays_made(stream)
         self._kinds = _Kinds(stream)
         self._under_way: list[Future] = []
         """Blocks that have not ended, as far as that is known."""
@@ -264,7 +241,6 @@ class _Run:
         """Keys that only the block which is being made has needed."""
 
     def values(self) -> dict[Any, Any]:
-        """Return the values of the keys that are wanted."""
         graph = self._graph
         order = [key for key in _in_order(graph, self._wanted) if type(graph[key]) is not DataNode]
         for key in order:
@@ -294,11 +270,11 @@ class _Run:
         cost, most = 0.0, self._most(len(order))
         for at, key in enumerate(order):
             kind = self._kinds.number(self._graph[key])
-            each = self._kinds.cost(kind)
+            each = self._kinds.costs.get(kind)
             if part and (each is None or cost + each > _BLOCK_S or len(part) >= most):
                 self._submit(part)
                 part, cost, most = [], 0.0, self._most(len(order) - at)
-                each = self._kinds.cost(kind)
+                each = self._kinds.costs.get(kind)
             part.append((key, kind))
             if each is None:
                 self._submit(part)
@@ -389,10 +365,7 @@ class _Run:
     def _look(self) -> None:
         """Look which blocks have ended, and drop them: others may still refer to their futures.
 
-        Raises
-        ------
-        Exception
-            What a task has raised.
+        It raises what a task has raised.
         """
         ended = self._stream.ended
         if ended == self._seen:
@@ -424,21 +397,20 @@ def get(worker: Any, dsk: Any, keys: Any, **kwargs: Any) -> Any:
     if again is None:
         again = config.get("rerun_exceptions_locally", False)
     has_cache = kwargs.get("cache") is not None or config.get("cache", None) is not None
-    if again or has_cache or (Callback.active if callbacks is None else callbacks):
-        return _get_by_dask(stream, workers, dsk, keys, kwargs, again)
     graph = convert_legacy_graph(dsk if isinstance(dsk, Mapping) else dsk.__dask_graph__())
+    if again or has_cache or (Callback.active if callbacks is None else callbacks):
+        return _get_by_dask(stream, workers, graph, keys, kwargs, again)
     wanted = dict.fromkeys(flatten(keys) if isinstance(keys, list) else [keys])
     found = _Run(stream, workers, graph, wanted).values()
     return nested_get(keys, found)
 
 
 def _get_by_dask(
-    stream: Any, workers: int, dsk: Any, keys: Any, kwargs: dict[str, Any], again: bool
+    stream: Any, workers: int, graph: Any, keys: Any, kwargs: dict[str, Any], again: bool
 ) -> Any:
     """Return the values of keys, with dask's own loop, which calls callbacks."""
-    graph = convert_legacy_graph(dsk if isinstance(dsk, Mapping) else dsk.__dask_graph__())
     arrays = _ArraysOfGraph(stream, _SHARED_FROM)
-    arrays_made = _ArraysMade(stream, _SHARED_FROM, "c")
+    made = _arrays_made(stream)
     call = stream.task_of(_run_batch)
 
     def submit(function: Any, batch: Any) -> Future:
@@ -447,14 +419,10 @@ def _get_by_dask(
             given = {one for one in values if type(graph.get(one)) is DataNode}
             tasks.append((key, task, {one: values[one] for one in given}, *rest))
             found.append({one: value for one, value in values.items() if one not in given})
-        args = arrays.pickle((function, tasks)), arrays_made.pickle(found)
+        args = arrays.pickle((function, tasks)), made.pickle(found)
         future: Future = stream.submit(call, args, {})
         return future
 
-    how = {"pack_exception": _pack} if again else {}
+    # with such an error dask's loop runs the task again
+    how = {"pack_exception": lambda error, dumps: dumps((error, None))} if again else {}
     return get_async(submit, workers, graph, keys, get_id=os.getpid, **how, **kwargs)
-
-
-def _pack(error: BaseException, dumps: Any) -> Any:
-    """Return an error as dask's loop has it run the task again."""
-    return dumps((error, None))

@@ -140,16 +140,8 @@ class Executor(concurrent.futures.Executor):
         self._require_open()
         if chunksize is None:
             chunksize = max(1, -(-len(rows) // (4 * self._max_workers)))
-        made = mapping.results(
-            self._worker._stream(),
-            fn,
-            (rows,),
-            star=True,
-            chunksize=chunksize,
-            timeout=timeout,
-            eager=True,
-        )
-        return self._noted(made)
+        how: Any = {"star": True, "chunksize": chunksize, "timeout": timeout, "eager": True}
+        return self._noted(mapping.results(self._worker._stream(), fn, (rows,), **how))
 
     def lazily(
         self, method: str, fn: Callable[[Any], Any], items: Iterable[Any], chunksize: int | None
@@ -221,13 +213,8 @@ class Executor(concurrent.futures.Executor):
 
 
 # ---------------------------------------------------------------- pools
-class _CallingBack(threading.local):
-    """Whether this thread runs a callback: it waits for no others, which come after it."""
-
-    is_so = False
-
-
-_calling_back = _CallingBack()
+_calling_back = threading.local()
+"""Has an attribute in a thread that runs a callback: it waits for no others, which come after it."""
 
 
 class AsyncResult:
@@ -268,14 +255,14 @@ class AsyncResult:
     def _tell(self) -> None:
         value, error = self._fetch()
         callback, error_callback = self._callbacks
-        _calling_back.is_so = True
+        _calling_back.it = self
         try:
             if error is None and callback is not None:
                 callback(value)
             elif error is not None and error_callback is not None:
                 error_callback(error)
         finally:
-            _calling_back.is_so = False
+            vars(_calling_back).clear()
             self._has_told.set()
 
     def _fetch(self) -> tuple[Any, BaseException | None]:
@@ -298,12 +285,12 @@ class AsyncResult:
                 pass
             except concurrent.futures.TimeoutError:
                 return
-        if not _calling_back.is_so:
+        if not vars(_calling_back):
             self._has_told.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
 
     def ready(self) -> bool:
         """Say whether it is there, and callbacks have returned."""
-        has_told = self._has_told.is_set() or _calling_back.is_so
+        has_told = self._has_told.is_set() or bool(vars(_calling_back))
         return has_told and all(one.done() for one in self._futures)
 
     def successful(self) -> bool:
@@ -396,14 +383,8 @@ class Pool(multiprocessing.pool.Pool):
         *,
         worker: Worker | None = None,
     ) -> None:
-        self._executor = Executor(
-            processes,
-            context,
-            initializer,
-            initargs,
-            max_tasks_per_child=maxtasksperchild,
-            worker=worker,
-        )
+        first = processes, context, initializer, initargs
+        self._executor = Executor(*first, max_tasks_per_child=maxtasksperchild, worker=worker)
         self._state = multiprocessing.pool.RUN
         self._pool = range(self._executor._max_workers)  # of which there is the length in its text
 

@@ -100,7 +100,6 @@ class _Shared(SharedArrays):
         super().__init__(stream, least, mode or "r")
 
     def reduce(self, array: Any) -> Any:
-        """Return how an array is pickled."""
         file = _get_backing_memmap(array)
         if isinstance(file, np.memmap):
             return _reduce_memmap_backed(array, file)

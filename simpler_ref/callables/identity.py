@@ -177,12 +177,7 @@ def parse_python_import_descriptor(raw: bytes) -> tuple[str, str]:
 def parse_python_import_target(target: str) -> tuple[str, str]:
     """Return module and qualified name of ``module:qualname``.
 
-    Raises
-    ------
-    TypeError
-        It is no text.
-    CallableError
-        HASHID_DESCRIPTOR_MISMATCH: not exactly one colon, or a part that no import has.
+    Raises CallableError HASHID_DESCRIPTOR_MISMATCH: not exactly one colon, or a part that no import has.
     """
     if not isinstance(target, str):
         raise TypeError(f"a target is a text, module:qualname, got {target!r:.60}")
@@ -295,10 +290,9 @@ class CallableHandle:
     ) -> None:
         namespace = TargetNamespaceName(target_namespace)
         made = hashid, CallableKindName(kind), namespace, hashid_to_digest(hashid)
-        for field, value in (
-            *zip(map("_{}".format, _FIELDS), made, strict=True),
-            *(("_made", made), ("_namespace", TargetNamespace[namespace.name]), ("name", name)),
-        ):
+        values = *made, made, TargetNamespace[namespace.name], name
+        names = *map("_{}".format, _FIELDS), "_made", "_namespace", "name"
+        for field, value in zip(names, values, strict=True):
             object.__setattr__(self, field, value)
         self._remember(f"{os.getpid()}.{next(_handle_numbers)}")
 
@@ -333,9 +327,8 @@ class CallableHandle:
 def chip_handle(target: Any, platform: str = "", runtime: str = "") -> CallableHandle:
     """Return a fresh handle for a chip callable."""
     descriptor = build_chip_callable_descriptor(target=target, platform=platform, runtime=runtime)
-    kind, namespace = CallableKind.CHIP_CALLABLE, TargetNamespace.LOCAL_CHIP
-    name = target.config_name or target.func_name
-    return CallableHandle(compute_callable_hashid(descriptor), kind, namespace, name)
+    hashid, name = compute_callable_hashid(descriptor), target.config_name or target.func_name
+    return CallableHandle(hashid, CallableKind.CHIP_CALLABLE, TargetNamespace.LOCAL_CHIP, name)
 
 
 def python_handle(raw: bytes, name: str) -> CallableHandle:

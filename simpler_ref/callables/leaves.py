@@ -80,9 +80,10 @@ class Leaf(CompiledCallable):
         function: Callable[..., Any],
         options: dict[str, Any],
         declared: tuple[Kind | None, ...] | None = None,
+        kinds: tuple[Kind, ...] | None = None,
     ) -> None:
         self.py_func = function
-        self.kinds: tuple[Kind, ...] | None = None
+        self.kinds = kinds
         """The numba type of each parameter, None until they are determined."""
         self.address = 0
         self._options = options
@@ -95,10 +96,12 @@ class Leaf(CompiledCallable):
         functools.update_wrapper(self, function)
         if None not in self._declared:
             self.kinds = self._declared
+        if declared is not None:  # it is unpickled, in a worker
+            self.compile()
 
     def __reduce__(self) -> tuple[Any, ...]:
         # the names in annotations that are text do not travel with a function
-        return _rebuild, (self.py_func, self._options, self._declared, self.kinds)
+        return Leaf, (self.py_func, self._options, self._declared, self.kinds)
 
     def __repr__(self) -> str:
         shown = "?" if self.kinds is None else ", ".join(map(str, self.kinds))
@@ -235,13 +238,6 @@ def leaf(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     return Leaf(function, options)
 
 
-def _rebuild(function: Any, options: Any, declared: Any, kinds: Any) -> Leaf:
-    one = Leaf(function, options, declared)
-    one.kinds = kinds
-    one.compile()
-    return one
-
-
 # ---------------------------------------------------------------- types of parameters
 def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
     parameters = inspect.signature(function).parameters.values()
@@ -316,7 +312,6 @@ def _kind_of(value: Any) -> Kind:
 
 
 def _fits(want: Kind, have: Kind) -> bool:
-    """Say whether an argument of one type can be given for another."""
     if isinstance(want, types.Array) and isinstance(have, types.Array):
         return bool(want.dtype == have.dtype and want.ndim == have.ndim)
     if isinstance(want, types.Array) or isinstance(have, types.Array):

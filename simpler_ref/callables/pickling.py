@@ -138,7 +138,6 @@ class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 def pickled(value: Any, first: Reduce, known: Mapping[str, Any] | None = _NOTHING) -> bytes:
-    """Return a value as `ByValue` pickles it."""
     buffer = io.BytesIO()
     ByValue(buffer, known, first).dump(value)
     return buffer.getvalue()
@@ -337,9 +336,9 @@ class SharedArrays:
     arrays that tasks cannot write; "r+"; "c", for copies.
     """
 
-    def __init__(self, stream: Any, least: float, mode: str = "r") -> None:
+    def __init__(self, stream: Any, least: float, mode: str = "r", *, of_shared: str = "r") -> None:
         self._session = stream._session
-        self._least, self._mode = least, mode
+        self._least, self._mode, self._of_shared = least, mode, of_shared
         self._copies: dict[int, tuple[weakref.ref[Any], Array]] = {}
         """By the ids of the arrays that they are copies of."""
         self.reducers: Reducers = {np.ndarray: self.reduce, np.memmap: self.reduce}
@@ -375,7 +374,7 @@ class SharedArrays:
         return not is_numpys and is_shared(low, high - low)
 
     def mode_of_shared(self, array: Any) -> str:
-        return "r"
+        return self._of_shared
 
     def reduce_small(self, array: Any) -> Any:
         return array.__reduce_ex__(5)

@@ -15,10 +15,10 @@ import sys
 import threading
 import weakref
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from ..engine.memory import Engine
-from ..errors import CallableError, ControlError, LocalSlotExhaustedError
+from ..errors import CallableError, LocalSlotExhaustedError
 from ..jit import layout as L
 from ..model.enums import WorkerType
 from .identity import CallableHandle, TargetNamespace, chip_handle, python_handle
@@ -67,18 +67,11 @@ class Registered:
         return L.CTRL_PY_REGISTER, L.CTRL_PY_UNREGISTER
 
 
-class Installer(Protocol):
-    """Installs callables in running workers, as a `WorkerManager` does."""
-
-    def install_everywhere(self, one: Registered) -> None:
-        """Install a callable in every worker that takes it, or in none."""
-
-    def remove(self, one: Registered) -> ControlError | None:
-        """Have all of them forget it; return the first refusal."""
-
-
 class Registry:
-    """Digest → callable, handle → index, for one Worker."""
+    """Digest → callable, handle → index, for one Worker.
+
+    An installer is the `WorkerManager` of running workers, if there are any.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -99,7 +92,6 @@ class Registry:
         return self._words[namespace, pool]
 
     def is_live(self, handle: CallableHandle) -> bool:
-        """Say whether a handle belongs here and was not unregistered."""
         return handle in self._words[handle._namespace, L.SUB]
 
     def name(self, index: int) -> str:
@@ -108,11 +100,9 @@ class Registry:
         return "?" if found is None else found.name
 
     def names(self) -> dict[bytes, str]:
-        """Return the name of each installed callable, by its digest."""
         return {digest: one.name for digest, one in list(self._installed.items())}
 
     def target(self, handle: CallableHandle) -> Any:
-        """Return the callable of a live handle."""
         return self._installed[handle.digest].target
 
     def installed(self, digest: bytes) -> Any:
@@ -160,7 +150,6 @@ class Registry:
         return self._words[namespace, pool]
 
     def explain(self, handle: CallableHandle) -> Exception:
-        """Say why a handle is refused."""
         if handle in _retired:
             return KeyError(f"{handle!r} is not live on this Worker: it was unregistered")
         return KeyError(f"{handle!r} does not belong to this Worker: register its callable here")
@@ -184,20 +173,13 @@ class Registry:
         target: Any,
         payload: bytes,
         engine: Engine | None,
-        installer: Installer | None,
+        installer: Any,
     ) -> None:
         """Install a callable wherever it belongs and make its handle live.
 
-        Raises
-        ------
-        CallableError
-            REGISTER_PARTIAL_FAILURE: a worker could not install it, the others have forgotten it;
-            REGISTER_CLEANUP_UNCERTAIN: one may not have; REGISTER_TOMBSTONE_ACTIVE: it is still
-            being removed.
-        LocalSlotExhaustedError
-            4096 callables are registered.
-        TypeError
-            It cannot be serialised, and the workers run already.
+        CallableError REGISTER_PARTIAL_FAILURE: a worker could not install it, the others have forgotten
+        it; REGISTER_CLEANUP_UNCERTAIN: one may not have; REGISTER_TOMBSTONE_ACTIVE: it is still being
+        removed. TypeError: it cannot be serialised, and the workers run already.
         """
         with self.lock:
             digest = handle.digest
@@ -222,7 +204,6 @@ class Registry:
             self._make_live(one, handle)
 
     def _free_index(self) -> int:
-        """Return the lowest index that no callable has."""
         index = next(i for i in range(len(self._used) + 1) if i not in self._used)
         if index >= L.MAX_REGISTERED_CALLABLE_IDS:
             raise LocalSlotExhaustedError(
@@ -232,7 +213,6 @@ class Registry:
         return index
 
     def write_digests(self, engine: Engine) -> None:
-        """Write every digest for `encode`."""
         for one in self._used.values():
             engine.view.write_digest(one.index, one.digest)
 
@@ -245,17 +225,11 @@ class Registry:
         ]
 
     # ------------------------------------------------------------ unregistering
-    def discard(self, handle: CallableHandle, installer: Installer | None, running: bool) -> None:
+    def discard(self, handle: CallableHandle, installer: Any, running: bool) -> None:
         """Unregister a handle; with its last handle a callable is removed, after the current run if any.
 
-        Raises
-        ------
-        KeyError
-            The handle is foreign, or not live.
-        CallableError
-            UNREGISTER_TOMBSTONE_ACTIVE: its callable is still being removed.
-        ControlTimeoutError
-            A worker did not confirm the removal in time.
+        KeyError: it is foreign, or not live. CallableError UNREGISTER_TOMBSTONE_ACTIVE: its callable is
+        still being removed. ControlTimeoutError: a worker did not confirm the removal in time.
         """
         with self.lock:
             if not self.is_live(handle):
@@ -275,7 +249,7 @@ class Registry:
                 if not running:
                     self.remove_leaving(installer)
 
-    def remove_leaving(self, installer: Installer | None) -> None:
+    def remove_leaving(self, installer: Any) -> None:
         """Remove the callables unregistered while tasks could still need them."""
         if not self.has_leaving:
             return

@@ -22,13 +22,16 @@ if TYPE_CHECKING:
 _CACHE = type(functools.lru_cache(lambda: None))
 _UNDONE = types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType
 _UNRUN = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-_REMEDY = {
-    "a generator function": "def task(args): list({name}(args))",
-    "a coroutine function": "def task(args): asyncio.run({name}(args))",
-    "an async generator function": (
-        "def task(args): asyncio.run(consume({name}(args))), where consume goes through it"
+_KINDS = (
+    (inspect.isgeneratorfunction, "a generator function", "list({}(args))"),
+    (inspect.iscoroutinefunction, "a coroutine function", "asyncio.run({}(args))"),
+    (
+        inspect.isasyncgenfunction,
+        "an async generator function",
+        "asyncio.run(consume({}(args))), where consume goes through it",
     ),
-}
+)
+"""What a call does not run, and what a task does with it."""
 
 
 def require_runnable(what: str, target: Any) -> None:
@@ -40,13 +43,13 @@ def require_runnable(what: str, target: Any) -> None:
     function = target.__func__ if type(target) is types.MethodType else target
     if type(function) is types.FunctionType and not function.__code__.co_flags & _UNRUN:
         return  # the usual case, in each run
-    kind = _never_run(target)
-    if kind:
+    if found := _never_run(target):
+        kind, remedy = found
         name = getattr(target, "__name__", None) or type(target).__name__
         raise TypeError(
             f"{what} expects a function that runs when it is called; {name} is {kind}: a call only "
             f"makes an object, and its body would never run. Pass a function that runs it, such as "
-            f"{_REMEDY[kind].format(name=name)}"
+            f"def task(args): {remedy.format(name)}"
         )
 
 
@@ -82,8 +85,8 @@ def fits(target: Any, count: int) -> bool:
     return True
 
 
-def _never_run(target: Any) -> str:
-    """Return the kind of a callable whose call would not run it, else an empty string."""
+def _never_run(target: Any) -> tuple[str, str] | None:
+    """Return the kind of a callable whose call would not run it, and the remedy."""
     while True:
         if isinstance(target, functools.partial):
             target = target.func
@@ -95,22 +98,14 @@ def _never_run(target: Any) -> str:
             target = target.py_func  # compiled by numba, or to be
         else:
             break
-    kind = _kind(target)
-    if not kind and not isinstance(target, (type, types.FunctionType)):
+    for is_kind, kind, remedy in _KINDS:
+        if is_kind(target):
+            return kind, remedy
+    if not isinstance(target, (type, types.FunctionType)):
         call = inspect.getattr_static(type(target), "__call__", None)
         if call is not None and not isinstance(call, types.WrapperDescriptorType):
             return _never_run(call)
-    return kind
-
-
-def _kind(function: Any) -> str:
-    if inspect.isgeneratorfunction(function):
-        return "a generator function"
-    if inspect.iscoroutinefunction(function):
-        return "a coroutine function"
-    if inspect.isasyncgenfunction(function):
-        return "an async generator function"
-    return ""
+    return None
 
 
 # ---------------------------------------------------------------- compiled tasks, without the compiler

@@ -69,7 +69,6 @@ def make_actor(order: Out, number: int, kind: Any, args: Any, kwargs: Any) -> An
 
 
 def end_actor(order: Out, number: int) -> None:
-    """Forget the object of an actor, in its worker."""
     here.actors.pop(number, None)
     _objects.pop(number, None)  # the traceback of an error may still refer to it
 

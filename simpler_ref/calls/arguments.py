@@ -70,7 +70,6 @@ class Form(NamedTuple):
 
 
 def head_words(key: int, codes: Sequence[int], named: int) -> list[int]:
-    """Return the first words of a call."""
     words = [key | len(codes) << _COUNT | named << _NAMED]
     for first in range(0, len(codes), _IN_A_WORD):
         word = 0
@@ -117,7 +116,6 @@ _short_form = functools.lru_cache(maxsize=4096)(lambda *words: _form_of(words))
 
 
 def float_of(word: int) -> float:
-    """Return the float that has the bits of a word."""
     value: float = _double.unpack(_integer.pack(word))[0]
     return value
 

@@ -271,7 +271,6 @@ class FailureLogger(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Look once a second."""
         while not self._has_ended.wait(LOGGED_AFTER_S):
             stream = self._of()
             if stream is None:

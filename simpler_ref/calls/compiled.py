@@ -27,18 +27,7 @@ from ..callables.leaves import EntryCode, reason_of
 from ..jit import layout as L
 from ..jit.kernel import INTERPRETED
 from ..jit.leaves import address_of_leaf
-from .arguments import (
-    ARRAY,
-    CODE_MASK,
-    FALSE,
-    ITEM,
-    NONE,
-    READ_ARRAY,
-    TRUE,
-    VALUE,
-    head_words,
-    place_of,
-)
+from . import arguments as A
 from .signatures import Mode, Signature
 
 Type: TypeAlias = Any
@@ -103,20 +92,15 @@ class Code:
 
     def convert(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return arguments with numbers converted as the annotations say; refuse what would be lost."""
-        converted: list[Any] | None = None
+        converted = list(values)
         for at, name, wanted in self._numbers:
-            value = values[at]
-            kind = type(value)
+            value, kind = values[at], type(values[at])
             if wanted is None:
                 wanted = _PLAIN.get(kind)
-            if wanted is None or isinstance(value, Awaited) or (kind is wanted and kind is not int):
-                continue
-            if kind is int and wanted is int and _I64_FIRST <= value <= _I64_LAST:
-                continue
-            if converted is None:
-                converted = list(values)
-            converted[at] = self._number(name, wanted, value)
-        return values if converted is None else tuple(converted)
+            fits = kind is wanted and (kind is not int or _I64_FIRST <= value <= _I64_LAST)
+            if wanted is not None and not fits and not isinstance(value, Awaited):
+                converted[at] = self._number(name, wanted, value)
+        return tuple(converted)
 
     def _number(self, name: str, wanted: Any, value: Any) -> Any:
         whole = isinstance(value, (int, np.integer, np.bool_))
@@ -159,7 +143,6 @@ class Code:
             ) from error
 
     def compile(self, kinds: tuple[Type, ...]) -> None:
-        """Compile the function for arguments of some types, unless that is done."""
         if kinds in self._compiled.overloads:
             return
         with self._lock:
@@ -176,19 +159,17 @@ class Code:
         self, codes: Sequence[int], values: Sequence[Any], elements: tuple[tuple[int, ...], ...]
     ) -> int:
         """Return the address of an entry that takes calls such as one that came, if there can be one."""
-        if INTERPRETED or ITEM in codes:
+        if INTERPRETED or A.ITEM in codes:
             return self.address
-        codes = tuple(TRUE if code == FALSE else code for code in codes)
+        codes = tuple(A.TRUE if code == A.FALSE else code for code in codes)
         pattern = Pattern(codes, self.types_of(self.convert(tuple(values))), elements)
         with self._lock:
             if pattern not in self._entries and len(self._entries) < _MOST_ENTRIES:
                 self.compile(pattern.types)
                 answer = _answer_for(self._compiled.overloads[pattern.types].signature.return_type)
                 words = zip(pattern.codes, pattern.types, strict=True)
-                self._entries[pattern] = (
-                    None  # if Python has to read an argument, or leave the value
-                )
-                if answer is not None and all(one != VALUE or of in _KINDS for one, of in words):
+                self._entries[pattern] = None  # Python has to read an argument, or leave the value
+                if answer is not None and all(one != A.VALUE or of in _KINDS for one, of in words):
                     entry = _entry(self._compiled, pattern, answer, self.address)
                     self._entries[pattern], self.address = entry, address_of_leaf(entry)
             return self.address
@@ -223,28 +204,28 @@ def _answer_for(kind: Type) -> list[str] | None:
 def _entry(compiled: Any, pattern: Pattern, answer: list[str], otherwise: int) -> Any:
     """Return an entry for the calls of a pattern; see `EntryCode`."""
     arrays = len(pattern.elements)
-    first, *packed = head_words(0, pattern.codes, 0)
-    code = EntryCode(arrays, 1 + len(packed) + pattern.codes.count(VALUE))
+    first, *packed = A.head_words(0, pattern.codes, 0)
+    code = EntryCode(arrays, 1 + len(packed) + pattern.codes.count(A.VALUE))
     head, number = code.first_scalar, 1 + len(packed)
     code.alike.append(f"words[{head}] >> {L.KEY_BITS} == {first >> L.KEY_BITS}")
     masks = [-1] * len(packed)
     elements = iter(pattern.elements)
     for i, (form, kind) in enumerate(zip(pattern.codes, pattern.types, strict=True)):
-        if form in (ARRAY, READ_ARRAY):
+        if form in (A.ARRAY, A.READ_ARRAY):
             code.add_described(kind, next(elements))
-        elif form == VALUE:
+        elif form == A.VALUE:
             kinds = " or ".join(f"kinds[{number}] == {one}" for one in _KINDS[kind])
             code.alike.append(f"({kinds})")
             code.values.append(_READ_AS[kind].format(head + number))
             number += 1
-        elif form == NONE:
+        elif form == A.NONE:
             code.values.append("None")
         else:  # True or False: whichever it is
-            word, shift = place_of(i)
-            masks[word] &= ~(CODE_MASK << shift)
-            found = f"words[{head + 1 + word}] >> {shift} & {CODE_MASK}"
-            code.alike.append(f"({found} == {TRUE} or {found} == {FALSE})")
-            code.values.append(f"{found} == {TRUE}")
+            word, shift = A.place_of(i)
+            masks[word] &= ~(A.CODE_MASK << shift)
+            found = f"words[{head + 1 + word}] >> {shift} & {A.CODE_MASK}"
+            code.alike.append(f"({found} == {A.TRUE} or {found} == {A.FALSE})")
+            code.values.append(f"{found} == {A.TRUE}")
     for i, (word, mask) in enumerate(zip(packed, masks, strict=True)):
         code.alike.append(f"words[{head + 1 + i}] & {mask} == {word & mask}")
     return code.compile(compiled, answer, otherwise)

@@ -256,7 +256,6 @@ class Inside:
         self._call.answer(kind, block.offset)
 
     def answer_failure(self, error: BaseException) -> None:
-        """Leave what a call has raised."""
         self._settle()
         try:
             self._answer(outcomes.encode_error(error))
@@ -303,7 +302,6 @@ class Inside:
         return np.array(words[first:-1], np.int64).tobytes()[:size]
 
     def _read(self, block: int) -> Any:
-        """Return what a call has returned."""
         if self._borrowed is not None:
             return self._borrowed.value(block)
         return outcomes.decode_block(self._blocks.data_of(block))[0]

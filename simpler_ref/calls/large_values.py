@@ -61,7 +61,6 @@ _SET_HANDLER, _GET_HANDLER = 304, 305
 
 
 def are_possible() -> bool:
-    """Say whether this worker process can have places."""
     return quick.is_possible() and not quick.library().simpler_ref_has_places()
 
 
@@ -105,7 +104,6 @@ class Places:
             self._blocks.release(unneeded)
 
     def address_in(self, block: int) -> int:
-        """Return where the bytes of a block begin."""
         return self._start + (block + HEAD) * L.WORD
 
     def leave(self) -> bool:
@@ -149,7 +147,6 @@ _MOST = 16
 
 
 def _function(name: str, result: Any, *arguments: Any) -> Any:
-    """Return a function of `src/places.c`."""
     return ctypes.PYFUNCTYPE(result, *arguments)((f"simpler_ref_{name}", quick.library()))
 
 

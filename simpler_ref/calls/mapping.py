@@ -208,7 +208,6 @@ class _Call:
         return map(take, range(self.count))
 
     def be_silent(self) -> None:
-        """Log no error of the call."""
         if isinstance(self.future, Future):
             self.future.be_silent()
 
@@ -611,7 +610,6 @@ def results(
 
 
 def _arguments_in(item: Any) -> tuple[Any, ...]:
-    """Return the arguments in an item of `starmap`."""
     try:
         found = iter(item)
     except TypeError:

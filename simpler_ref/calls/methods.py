@@ -351,7 +351,6 @@ class Tiles(Sequence[Array]):
 
     # ------------------------------------------------------------ places in the grid
     def _place(self, index: Any) -> tuple[int, ...]:
-        """Return where in the grid a tile is."""
         if not isinstance(index, tuple):
             flat = _within(index, len(self), f"{len(self)} tiles")
             return tuple(map(int, np.unravel_index(flat, self.grid)))

@@ -174,7 +174,6 @@ class OrchLock:
                 self._comes = False  # this one only waits for them
 
     def notify(self) -> None:
-        """Let those who wait for calls look again."""
         for event in self._events[:]:
             with suppress(RuntimeError):  # it was set already
                 event.release()

@@ -136,7 +136,6 @@ _dtype_named = functools.lru_cache(maxsize=256)(lambda name: np.dtype(name.rstri
 
 
 def _array_in(memory: Any) -> Array:
-    """Return the array in a block that has one as its value."""
     _, at, form, name, *shape = _ARRAY_HEAD.unpack_from(memory)
     dims, order = (~form, "F") if form < 0 else (form, "C")
     return _view(memory[at:], tuple(shape[:dims]), _dtype_named(name), order)

@@ -108,7 +108,6 @@ class NeededError(RefusedError):
 
 
 def value_of(future: Future) -> Any:
-    """Return the value of a future that is an argument."""
     try:
         return future.result()
     except Exception as error:
@@ -301,7 +300,6 @@ class Packer:
             raise
 
     def _take_out(self, items: Any, values: Iterable[Any]) -> tuple[bytes, Enclosed]:
-        """Return arguments as bytes, and what was taken out of them."""
         try:
             enclosed = Enclosed(self._arrays)
             return self._pickler(enclosed).as_bytes(items, values), enclosed
@@ -459,7 +457,6 @@ def _read_only(found: Any) -> Any:
 
 
 def _taken_out(number: int) -> Any:
-    """Return, in a worker, what was taken out."""
     return here.enclosed[number]
 
 

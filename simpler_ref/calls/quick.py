@@ -139,7 +139,6 @@ class Quick:
         self._learn(_words(words) + tensor.ljust(TENSOR_BYTES - L.WORD, b"\0"))
 
     def forget(self) -> None:
-        """Forget all layouts."""
         if self._dtypes:
             self._forget()
             self._dtypes.clear()

@@ -60,7 +60,6 @@ from ..model.enums import DataType
 from ..model.tensor import ContinuousTensor
 from ..model.wire import TAG_AT, with_tag
 from ..workers.session import Session
-from .futures import Lease
 from .packing import CallPlan
 from .signatures import Signature
 from .tasks import Task, known
@@ -123,13 +122,11 @@ class Payload(NamedTuple):
 
     @classmethod
     def from_bytes(cls, raw: bytes | memoryview) -> Payload:
-        """Return what `to_bytes` was given."""
         _, serial, how = _HEAD.unpack_from(raw)
         return cls(How(how), serial, bytes(raw[_HEAD.size :]))
 
 
 def number_in(raw: bytes | memoryview) -> int:
-    """Return the number of a payload."""
     number: int = _HEAD.unpack_from(raw)[0]
     return number
 
@@ -415,20 +412,13 @@ class SentFunctions:
             payload = payload._replace(how=payload.how | How.LASTING)
         raw = payload.to_bytes()
         try:
-            offset, lease = self._put(task, raw, lasts)
+            block = self._blocks.take(len(raw))
         except MemoryError:
             self.forget()
-            offset, lease = self._put(task, raw, lasts)
-        self._nbytes += 0 if lasts else len(raw)
-        is_inherited = bool(payload.how & How.INHERITED)
-        return CallPlan(task, offset, workers, lease, len(raw), payload.reads, is_inherited)
-
-    def _put(self, task: Task, raw: bytes, lasts: bool) -> tuple[int, Lease | None]:
-        """Put a function into a block, with the lock; return that, and a hold on it unless it lasts."""
-        names, limits = self._session.call_names, self._stream.errors.limits
-        block = self._blocks.take(len(raw))
+            block = self._blocks.take(len(raw))
         block.data[:] = raw
         offset, name = block.offset, task.__qualname__
+        names, limits = self._session.call_names, self._stream.errors.limits
         set_retries(self._engine.mem, offset, task.retries)
         about = names.get(offset, name), limits.get(offset)
         if about != (name, task.timeout):  # errors of calls that have ended tell those
@@ -437,11 +427,13 @@ class SentFunctions:
         limits.pop(offset, None)
         if task.timeout is not None:
             limits[offset] = task.timeout
-        if lasts:
-            return offset, None
-        lease: Lease = self._stream.leases.begin(offset)
-        self._engine.kernels.hold_block(self._engine.mem, offset, -1)
-        return offset, lease
+        lease = None
+        if not lasts:
+            self._nbytes += len(raw)
+            lease = self._stream.leases.begin(offset)
+            self._engine.kernels.hold_block(self._engine.mem, offset, -1)
+        is_inherited = bool(payload.how & How.INHERITED)
+        return CallPlan(task, offset, workers, lease, len(raw), payload.reads, is_inherited)
 
     # ------------------------------------------------------------ to forget
     def begin_anew(self) -> None:

@@ -126,7 +126,6 @@ class Stream:
 
     @property
     def workers(self) -> int:
-        """How many workers run calls."""
         return len(self._life.subs) or int(self._life.endpoints.sub_workers)
 
     @property
@@ -241,7 +240,6 @@ class Stream:
         return self._session.method.why_array_is_invisible(array, address, nbytes)
 
     def require_workers(self, task: Task) -> tuple[int, ...]:
-        """Return the workers that a task names; refuse numbers that no sub worker has."""
         there = self._engine.view.pool(L.SUB)
         for one in task.workers:
             if one >= len(there):
@@ -531,11 +529,9 @@ class Stream:
 
     @property
     def has_calls(self) -> bool:
-        """Whether calls have not ended."""
         return self._open and self.ended < self._engine.view.next_task_id
 
     def has_settled(self, slot: int) -> bool:
-        """Say whether a call has ended."""
         has_settled = bool(self._kernels.has_settled(self._mem, slot))
         if has_settled and self._sums is not None:
             self._sums.open_ended()
@@ -686,7 +682,6 @@ class Stream:
             fetching.discard(slot)
 
     def _copy_outcome(self, future: Future, slot: int) -> None:
-        """Give a future the value, or the error, of its call."""
         has_failed, kind, word = self._engine.view.outcome(slot)
         if has_failed:
             future._is_cancelled = word == -slot
