@@ -10,7 +10,7 @@ import concurrent.futures
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -319,10 +319,6 @@ class Tiles(Sequence[Array]):
     def __len__(self) -> int:
         return math.prod(self.grid)
 
-    @overload
-    def __getitem__(self, index: int | tuple[int, ...]) -> Array: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Array]: ...
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]

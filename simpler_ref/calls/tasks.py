@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn, overload
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..callables.pickling import ByValue, find_imported
 from ..callables.runnable import OPTIONS, require_options, require_runnable
@@ -123,20 +123,6 @@ def _remake(
 ByValue.dispatch_table[Task] = lambda task: (
     task._with_function() if task.__module__ == "__main__" else task.__reduce__()
 )
-
-
-@overload
-def task(function: Callable[..., Any], /) -> Task: ...
-@overload
-def task(
-    *,
-    name: str | None = None,
-    timeout: float | None = None,
-    retries: int = 0,
-    workers: int | Iterable[int] | None = None,
-    compiled: bool = False,
-    **options: Any,
-) -> Callable[[Callable[..., Any]], Task]: ...
 
 
 def task(
