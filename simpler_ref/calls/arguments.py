@@ -143,16 +143,9 @@ class Known(NamedTuple):
 class SentArrays:
     """The arrays that a program passes, as tensors: each is looked at once, unless it changes."""
 
-    def __init__(
-        self,
-        layouts: Layouts,
-        why_invisible: Callable[[Any, int, int], str | None],
-        learn: Callable[..., object],
-        forget: Callable[[], object],
-    ) -> None:
-        self._why_invisible = why_invisible
-        self._learn, self._forget = learn, forget
-        self._layouts = layouts
+    def __init__(self, stream: Any) -> None:
+        self._stream, self._quick = stream, stream._quick
+        self._layouts: Layouts = stream._engine.layouts
         self._layouts.tell(self._start_anew)
         self.now = Known(0, {}, {})
         """What is known of them. `forget` puts another one in its place: a thread that still adds to the
@@ -174,7 +167,7 @@ class SentArrays:
         layout = array.dtype, array.shape, array.strides
         rest, below, extent = extents.get(layout) or self._extent(layout, extents)
         address = address_of(array)
-        why = self._why_invisible(array, address - below, extent) if extent else None
+        why = self._stream.why_invisible(array, address - below, extent) if extent else None
         if why is not None:
             raise ValueError(
                 f"workers cannot see this array of shape {array.shape}: {why}; pass Worker.share(array)"
@@ -193,7 +186,7 @@ class SentArrays:
         epoch = self._layouts.epoch  # another thread may end it at any moment from here on
         rest = described(0, self._layouts.number(*layout), extent)
         extents[layout] = found = rest[SHAPE_AT:TAG_AT], below, extent
-        self._learn(epoch, layout, *found)
+        self._quick.learn(epoch, layout, *found)
         return found
 
     def forget(self) -> None:
@@ -201,7 +194,7 @@ class SentArrays:
         self._layouts.reset()
 
     def _start_anew(self) -> None:
-        self._forget()
+        self._quick.forget()
         self.now = Known(self.now.epoch + 1, {}, {})
 
 

@@ -154,9 +154,7 @@ class Inside:
 
     def leaf(self) -> Callable[[ReceivedArgs], None]:
         """Return what the worker's loop calls: `run`, or what runs the usual calls quicker."""
-        finish = self._finish, self._finish_placed
-        functions = self._plain, self.run, *finish, self._read, self._settle, self._arrays.maker
-        run, self._make = quick.run_inside(self._mem, self._start, *functions, self._origin.here)
+        run, self._make = quick.run_inside(self)
         return run
 
     def run(self, args: ReceivedArgs) -> None:

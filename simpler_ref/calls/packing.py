@@ -167,12 +167,10 @@ class CallPlan:
 class Packer:
     """Packs the arguments of a Worker's calls, some once all calls that were submitted have ended."""
 
-    def __init__(
-        self, arrays: SentArrays, session: Session, wait_for_all: Callable[[], None]
-    ) -> None:
-        self._arrays = arrays
-        self._session = session
-        self._wait_for_all = wait_for_all
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._arrays: SentArrays = stream._arrays
+        self._session: Session = stream._session
 
     def pack(self, plan: CallPlan, bound: tuple[Any, ...]) -> Packed:
         """Return the arguments of a call, as they travel.
@@ -304,7 +302,7 @@ class Packer:
             enclosed = Enclosed(self._arrays)
             return self._pickler(enclosed).as_bytes(items, values), enclosed
         except TooManyError:
-            self._wait_for_all()
+            self._stream.wait_for_submitted()
             enclosed = Enclosed(self._arrays, most=0)
             return self._pickler(enclosed).as_bytes(items, values), enclosed
 

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from ..engine.memory import Engine
     from ..engine.view.mailbox import ReceivedArgs
     from ..model.wire import Layout
-    from ..system.types import Array
     from ..workers.session import Session
     from .orch_lock import OrchLock
     from .packing import CallPlan
@@ -226,40 +225,23 @@ def _place_of(kind: type, name: str) -> int:
 
 
 # ---------------------------------------------------------------- in a worker
-def run_inside(
-    mem: Array,
-    worker: int,
-    functions: dict[int, Callable[..., Any]],
-    run: Callable[[ReceivedArgs], None],
-    finish: Callable[[Any], None],
-    finish_placed: Callable[[Array, int], None],
-    read: Callable[[int], Any],
-    settle: Callable[[], None],
-    maker: Callable[[bytes, bool], Callable[[], Array]],
-    here: ctypes.c_bool,
-) -> tuple[Callable[[ReceivedArgs], None], Callable[..., None]]:
-    """Return what runs a call in a worker, and what makes one that is not usual, and answers.
-
-    `worker` is its first word in the engine's memory; `functions` are those of usual calls, by their
-    keys, to which others come; `run` runs a call that is not usual. `finish` and `finish_placed` leave
-    the value of a call, if it is no number, and if it is an array in a place of its own; see
-    `large_values`. `read` returns the value in a block, and `settle` is called after each call that had
-    one as its argument. `maker` returns what makes arrays of a tensor; see `ReceivedArrays`. `here` is
-    False in a process that a task has forked, which answers nothing; see `Origin`.
-    """
+def run_inside(one: Any) -> tuple[Callable[[ReceivedArgs], None], Callable[..., None]]:
+    """Return what runs the calls of an `Inside`, and what makes one that is not usual, and answers."""
     if not is_possible():
-        return run, lambda function, args, names: finish(function(*args, **names))
+        return one.run, lambda function, args, names: one._finish(function(*args, **names))
     numbers = [
-        *(mem.ctypes.data, worker, *CALL_PLACES),
+        *(one._mem.ctypes.data, one._start, *CALL_PLACES),
         *(L.HALF, L.KEY_BITS, arguments.CODE_BITS),
         *(arguments.NONE, arguments.TRUE, arguments.FALSE, arguments.VALUE, arguments.ITEM),
         *(arguments.ARRAY, arguments.READ_ARRAY),
         *(L.SIGNED, L.FLOAT64, L.FETCHED),
         *(L.VALUE_NONE, L.VALUE_BOOL, L.VALUE_INT, L.VALUE_FLOAT, L.VALUE_BLOCK),
-        ctypes.addressof(here),
+        ctypes.addressof(one._origin.here),
     ]
-    used = functions, run, finish, finish_placed, read, pickle.loads, settle, np.ndarray, maker
-    objects = *used, float, int, None, True, False
+    objects = (
+        *(one._plain, one.run, one._finish, one._finish_placed, one._read, pickle.loads),
+        *(one._settle, np.ndarray, one._arrays.maker, float, int, None, True, False),
+    )
     made: tuple[Callable[[ReceivedArgs], None], Callable[..., None]]
     made = _made("inside", _words(numbers), objects)
     return made

@@ -92,13 +92,8 @@ class Stream:
         self.call_quickly = self._quick.call
         self.take, self.drop_later = self._quick.take, self._quick.drop_later
         me = weakref.proxy(self)  # what it has must not keep it, and all memory, when it is closed
-        self._arrays = SentArrays(
-            session.engine.layouts,
-            lambda *about: me._why_invisible(*about),
-            self._quick.learn,
-            self._quick.forget,
-        )
-        self._packer = Packer(self._arrays, session, lambda: me.wait_for_submitted())
+        self._arrays = SentArrays(me)
+        self._packer = Packer(me)
         self._pack = self._packer.pack
         self.errors = CallErrors(session)
         self.functions = SentFunctions(me, self._blocks, tasks)
@@ -219,7 +214,7 @@ class Stream:
         session = self._session
         return payload_of(task, session.inherited, to_threads=session.in_threads)
 
-    def _why_invisible(self, array: Any, address: int, nbytes: int) -> str | None:
+    def why_invisible(self, array: Any, address: int, nbytes: int) -> str | None:
         """Say why the workers cannot see the bytes that an array spans; None if they can.
 
         RuntimeError: they are of another open Worker, for whose calls those of this one would not wait.
