@@ -86,6 +86,10 @@ class TargetNamespaceName(_Name):
 CallableKindName._numbers, TargetNamespaceName._numbers = CallableKind, TargetNamespace
 
 
+def _mismatch(why: str) -> CallableError:
+    return CallableError("HASHID_DESCRIPTOR_MISMATCH", why)
+
+
 def _u32(*values: int) -> bytes:
     return struct.pack(f"<{len(values)}I", *values)
 
@@ -94,9 +98,7 @@ def _text(value: str | bytes) -> bytes:
     try:
         raw = value.encode(errors="surrogateescape") if isinstance(value, str) else value
     except UnicodeEncodeError:
-        raise CallableError(
-            "HASHID_DESCRIPTOR_MISMATCH", f"{value!r} is no text that UTF-8 has"
-        ) from None
+        raise _mismatch(f"{value!r} is no text that UTF-8 has") from None
     return _u32(len(raw)) + raw
 
 
@@ -117,10 +119,7 @@ def build_chip_signature_schema(target: Any) -> bytes:
     numbers = [int(direction) for direction in target]
     for i, number in enumerate(numbers):
         if not 0 <= number <= ArgDirection.INOUT:
-            raise CallableError(
-                "HASHID_DESCRIPTOR_MISMATCH",
-                f"argument {i} has direction {number}; the directions are 0 to 3",
-            )
+            raise _mismatch(f"argument {i} has direction {number}; the directions are 0 to 3")
     return _u32(_SCHEMA, len(numbers), *numbers)
 
 
@@ -155,9 +154,8 @@ def build_python_import_descriptor(module: str, qualname: str) -> bytes:
     """
     for what, value in (("module", module), ("qualname", qualname)):
         if not value or not all(part.isidentifier() for part in value.split(".")):
-            raise CallableError(
-                "HASHID_DESCRIPTOR_MISMATCH",
-                f"{what} {value!r} is not importable: identifiers joined by dots are needed",
+            raise _mismatch(
+                f"{what} {value!r} is not importable: identifiers joined by dots are needed"
             )
     return _u32(_SCHEMA, CallableKind.PYTHON_IMPORT) + _text(module) + _text(qualname)
 
@@ -171,7 +169,7 @@ def parse_python_import_descriptor(raw: bytes) -> tuple[str, str]:
             return module, qualname
     except UnicodeDecodeError:
         pass
-    raise CallableError("HASHID_DESCRIPTOR_MISMATCH", f"{raw[:64]!r} describes no import")
+    raise _mismatch(f"{raw[:64]!r} describes no import")
 
 
 def parse_python_import_target(target: str) -> tuple[str, str]:
@@ -183,9 +181,7 @@ def parse_python_import_target(target: str) -> tuple[str, str]:
         raise TypeError(f"a target is a text, module:qualname, got {target!r:.60}")
     module, colon, qualname = target.partition(":")
     if not colon:
-        raise CallableError(
-            "HASHID_DESCRIPTOR_MISMATCH", f"{target!r} has no colon: give module:qualname"
-        )
+        raise _mismatch(f"{target!r} has no colon: give module:qualname")
     build_python_import_descriptor(module, qualname)  # refuses what is not importable
     return module, qualname
 
@@ -223,8 +219,7 @@ def _find_handle(token: str, hashid: str, kind: str, namespace: str, name: str) 
         handle = CallableHandle(hashid, kind, namespace, name)
         handle._remember(token)
     elif (handle.hashid, handle.kind, handle.target_namespace) != (hashid, kind, namespace):
-        raise CallableError(
-            "HASHID_DESCRIPTOR_MISMATCH",
+        raise _mismatch(
             f"{handle!r} was serialised with another hashid, kind or namespace: {hashid!r}, {kind!r}, "
             f"{namespace!r}",
         )

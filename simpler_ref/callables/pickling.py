@@ -31,14 +31,13 @@ import numpy as np
 from cloudpickle import cloudpickle
 from numpy.lib.array_utils import byte_bounds
 
-from ..errors import CallableError
 from ..jit import layout as L
 from ..model.tensor import ContinuousTensor, view_memory
 from ..model.visibility import is_shared
 from ..system.regions import is_private
 from ..system.signals import signals_blocked
 from ..system.types import Array
-from .identity import _CLOUDPICKLE, build_python_serialized_descriptor
+from .identity import _CLOUDPICKLE, _mismatch, build_python_serialized_descriptor
 
 _reduce = cloudpickle.Pickler.dispatch_table[CodeType]
 _Remembering = type(functools.cache(len))
@@ -52,10 +51,6 @@ Reducers: TypeAlias = Mapping[type, Reduce]
 def _code_of(filename: str, make: Any, parts: tuple[Any, ...]) -> CodeType:
     made: CodeType = make(*parts)
     return made.replace(co_filename=filename)
-
-
-def _reduce_with_filename(code: CodeType) -> tuple[Any, ...]:
-    return _code_of, ("".join(code.co_filename), *_reduce(code))
 
 
 def module_with(method: Any) -> Any:
@@ -133,7 +128,8 @@ class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
         return super().reducer_override(obj)
 
     dispatch_table: ClassVar[Any] = ChainMap(
-        {CodeType: _reduce_with_filename}, cloudpickle.Pickler.dispatch_table
+        {CodeType: lambda code: (_code_of, ("".join(code.co_filename), *_reduce(code)))},
+        cloudpickle.Pickler.dispatch_table,
     )
 
 
@@ -459,7 +455,7 @@ def parse_python_callable_payload(payload: bytes) -> bytes:
         elif size != len(payload) - _ENVELOPE.size:
             problem = f"it announces {size} bytes and has {len(payload) - _ENVELOPE.size}"
     if problem:
-        raise CallableError("HASHID_DESCRIPTOR_MISMATCH", f"no payload envelope: {problem}")
+        raise _mismatch(f"no payload envelope: {problem}")
     return payload[_ENVELOPE.size :]
 
 
@@ -515,13 +511,9 @@ def read_staged(name: str, size: int) -> bytes:
             found = os.fstat(file.fileno()).st_size
             raw = file.read(size) if size == found else b""
     except (OSError, ValueError) as error:
-        raise CallableError(
-            "HASHID_DESCRIPTOR_MISMATCH", f"nothing is staged as {name!r}: {error}"
-        ) from None
+        raise _mismatch(f"nothing is staged as {name!r}: {error}") from None
     if not size == found == len(raw):
-        raise CallableError(
-            "HASHID_DESCRIPTOR_MISMATCH", f"{size} bytes were announced, {found} are staged"
-        )
+        raise _mismatch(f"{size} bytes were announced, {found} are staged")
     return raw
 
 
@@ -530,7 +522,7 @@ def read_payload(name: str, size: int, command: int, digest: bytes) -> Any:
     if name.startswith(_OBJECT):
         number = name.removeprefix(_OBJECT)
         if not number.isdecimal() or int(number) not in _objects:
-            raise CallableError("HASHID_DESCRIPTOR_MISMATCH", f"no object is staged as {name!r}")
+            raise _mismatch(f"no object is staged as {name!r}")
         return _objects[int(number)]
     return load_payload(read_staged(name, size), command == L.CTRL_REGISTER, digest)
 
@@ -541,7 +533,5 @@ def load_payload(raw: bytes, chip: bool, digest: bytes) -> Any:
         return raw
     payload = parse_python_callable_payload(raw)
     if hashlib.sha256(build_python_serialized_descriptor(payload)).digest() != digest:
-        raise CallableError(
-            "HASHID_DESCRIPTOR_MISMATCH", "the payload is not the callable its digest stands for"
-        )
+        raise _mismatch("the payload is not the callable its digest stands for")
     return pickle.loads(payload)
