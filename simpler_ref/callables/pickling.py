@@ -432,10 +432,13 @@ _MAGIC = b"SPYC"
 _ENVELOPE_VERSION = 1
 
 
+def _head_of(payload: bytes) -> bytes:
+    return _ENVELOPE.pack(_MAGIC, _ENVELOPE_VERSION, _CLOUDPICKLE, 0, len(payload))
+
+
 def pack_payload(payload: bytes) -> bytes:
     """Put serialised Python into its envelope."""
-    head = _ENVELOPE.pack(_MAGIC, _ENVELOPE_VERSION, _CLOUDPICKLE, 0, len(payload))
-    return head + payload
+    return _head_of(payload) + payload
 
 
 def parse_python_callable_payload(payload: bytes) -> bytes:
@@ -443,20 +446,10 @@ def parse_python_callable_payload(payload: bytes) -> bytes:
 
     Raises CallableError HASHID_DESCRIPTOR_MISMATCH if it is none of this version, or has another length.
     """
-    problem = ""
-    if len(payload) < _ENVELOPE.size:
-        problem = f"{len(payload)} bytes are fewer than its head has"
-    else:
-        magic, version, serializer, flags, size = _ENVELOPE.unpack_from(payload)
-        if magic != _MAGIC:
-            problem = f"it begins with {magic!r}"
-        elif (version, serializer, flags) != (_ENVELOPE_VERSION, _CLOUDPICKLE, 0):
-            problem = f"version {version}, serializer {serializer}, flags {flags} are not known"
-        elif size != len(payload) - _ENVELOPE.size:
-            problem = f"it announces {size} bytes and has {len(payload) - _ENVELOPE.size}"
-    if problem:
-        raise _mismatch(f"no payload envelope: {problem}")
-    return payload[_ENVELOPE.size :]
+    head, inner = payload[: _ENVELOPE.size], payload[_ENVELOPE.size :]
+    if head != _head_of(inner):
+        raise _mismatch(f"{head!r} begins no envelope of {len(inner)} bytes of serialised Python")
+    return inner
 
 
 _OBJECT = "object:"

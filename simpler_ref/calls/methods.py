@@ -125,8 +125,9 @@ class CallMethods:
         timeout: float | None = None,
     ) -> Results | Iterator[Any]:
         """Call a function for each item, and return the results as the calls end; see `map`."""
-        how: Any = {"chunksize": chunksize, "timeout": timeout, "ordered": False}
-        return mapping.results(self._stream(), function, iterables, **how)
+        return mapping.results(
+            self._stream(), function, iterables, chunksize=chunksize, timeout=timeout, ordered=False
+        )
 
     def wait(self, *arrays: Array, timeout: float | None = None) -> None:
         """Wait until no call is under way; given arrays, none of those submitted so far that use them.
