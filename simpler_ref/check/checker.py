@@ -177,7 +177,7 @@ class _Player:
         had_failed = model.error is not None
         refused = None
         try:
-            getattr(self, f"_{step['do']}")(step, _Told(self, then))
+            self._carry_out(step, _Told(self, then))
         except Refused as refusal:
             refused = str(refusal)
             if refused != "FAILED":
@@ -191,82 +191,66 @@ class _Player:
         yield from self._compare_error(then["error"])
 
     # ------------------------------------------------------------ steps
-    def _submit(self, step: Mapping[str, Any], told: _Told) -> None:
-        kind = POOLS.index(step["pool"])
-        self._require_open()
-        asked = [self._asked(one, self.first[kind]) for one in members(step)]
-        self.tasks[step["task"]] = self.model.submit(asked, "members" in step, kind, step["task"])
+    def _carry_out(self, step: Mapping[str, Any], told: _Told) -> None:
+        """Have the model take a step."""
+        model, do = self.model, step["do"]
+        pool = POOLS.index(step["pool"]) if "pool" in step else 0
+        if not model.scopes and do in ("submit", "alloc", "open_scope", "finish"):
+            raise Refused("OVER")
+        match do:
+            case "submit":
+                asked = [self._asked(one, self.first[pool]) for one in members(step)]
+                task = model.submit(asked, "members" in step, pool, step["task"])
+                self.tasks[step["task"]] = task
+            case "alloc":
+                self.tasks[step["task"]] = model.alloc(step["nbytes"], step["task"])
+            case "open_scope":
+                if not model.open_scope():
+                    raise Refused("DEEP")
+            case "close_scope":
+                if len(model.scopes) <= 1:
+                    raise Refused("CLOSED")
+                model.close_scope()
+            case "finish":
+                if step.get("cancel"):
+                    model.cancel()
+                while model.scopes:
+                    model.close_scope()
+            case "pass":
+                model.one_pass(told)
+            case "settle":
+                while model.would_move():
+                    model.one_pass(told)
+            case "wire":
+                if model.wiring:
+                    model.batch(model.wire_one)
+            case "dispatch":
+                model.dispatch(pool, told)
+            case "end":
+                self._end(step["task"], step.get("member"), ANSWERS[step["outcome"]])
+            case "die":
+                model.die(self.first[pool] + step["worker"])
+            case "collect" | "cancel" | "reclaim":
+                getattr(model, do)()
 
     def _asked(self, one: Mapping[str, Any], first: int) -> Asked:
-        tensors = [self._tensor(**tensor) for tensor in one.get("tensors", [])]
+        tensors = []
+        for tensor in one.get("tensors", []):
+            ring, place = address(tensor["data"])
+            data = place if ring is None else self.bases[ring] + place
+            child = tensor.get("child_memory", False)
+            made = ModelTensor(TAGS.index(tensor["tag"]), data, tensor["nbytes"], child)
+            tensors.append(made)
         worker = one.get("worker")
         return tensors, (), -1 if worker is None else first + worker
 
-    def _tensor(self, tag: str, data: str, nbytes: int, child_memory: bool = False) -> ModelTensor:
-        ring, place = address(data)
-        base = 0 if ring is None else self.bases[ring]
-        return ModelTensor(TAGS.index(tag), base + place, nbytes, child_memory)
-
-    def _alloc(self, step: Mapping[str, Any], told: _Told) -> None:
-        self._require_open()
-        self.tasks[step["task"]] = self.model.alloc(step["nbytes"], step["task"])
-
-    def _open_scope(self, step: Mapping[str, Any], told: _Told) -> None:
-        self._require_open()
-        if not self.model.open_scope():
-            raise Refused("DEEP")
-
-    def _close_scope(self, step: Mapping[str, Any], told: _Told) -> None:
-        if len(self.model.scopes) <= 1:
-            raise Refused("CLOSED")
-        self.model.close_scope()
-
-    def _finish(self, step: Mapping[str, Any], told: _Told) -> None:
-        self._require_open()
-        if step.get("cancel"):
-            self.model.cancel()
-        while self.model.scopes:
-            self.model.close_scope()
-
-    def _require_open(self) -> None:
-        if not self.model.scopes:
-            raise Refused("OVER")
-
-    def _pass(self, step: Mapping[str, Any], told: _Told) -> None:
-        self.model.one_pass(told)
-
-    def _settle(self, step: Mapping[str, Any], told: _Told) -> None:
-        while self.model.would_move():
-            self.model.one_pass(told)
-
-    def _wire(self, step: Mapping[str, Any], told: _Told) -> None:
-        if self.model.wiring:
-            self.model.batch(self.model.wire_one)
-
-    def _dispatch(self, step: Mapping[str, Any], told: _Told) -> None:
-        self.model.dispatch(POOLS.index(step["pool"]), told)
-
-    def _collect(self, step: Mapping[str, Any], told: _Told) -> None:
-        self.model.collect()
-
-    def _end(self, step: Mapping[str, Any], told: _Told) -> None:
-        name, member = step["task"], step.get("member")
+    def _end(self, name: str, member: int | None, answer: str) -> None:
         for worker in range(len(self.model.kinds)):
             at = self.model.at(worker)
             if at is not None and (at.task.name, at.part) == (name, member):
-                self.model.answer(worker, ANSWERS[step["outcome"]])
+                self.model.answer(worker, answer)
                 return
-        whose = name if member is None else f"member {member} of {name}"
-        raise Forbidden("SCHED-MAIL-2", f"{whose} has no worker that could answer")
-
-    def _die(self, step: Mapping[str, Any], told: _Told) -> None:
-        self.model.die(self.first[POOLS.index(step["pool"])] + step["worker"])
-
-    def _cancel(self, step: Mapping[str, Any], told: _Told) -> None:
-        self.model.cancel()
-
-    def _reclaim(self, step: Mapping[str, Any], told: _Told) -> None:
-        self.model.reclaim()
+        raise Forbidden("SCHED-MAIL-2", f"{_whose(name, member)} has no worker that could answer")
 
     # ------------------------------------------------------------ what is expected after one
     def _compare(
@@ -290,8 +274,8 @@ class _Player:
                 if one.task is task:
                     yield from self._compare_row(rows.pop(one.part, None), worker, one)
         for member in rows:
-            whose = name if member is None else f"member {member} of {name}"
-            yield f"{whose} is with a worker, and should not be", "SCHED-DISPATCH-2"
+            text = f"{_whose(name, member)} is with a worker, and should not be"
+            yield text, "SCHED-DISPATCH-2"
 
     def _why(self, task: ModelTask, found: str | None) -> str:
         """Return the rule against which a task is in another state than it should be."""
@@ -308,7 +292,7 @@ class _Player:
     def _compare_row(
         self, row: Mapping[str, Any] | None, worker: int, one: Assignment
     ) -> Iterator[tuple[str, str]]:
-        whose = one.task.name if one.part is None else f"member {one.part} of {one.task.name}"
+        whose = _whose(one.task.name, one.part)
         if row is None:
             rule = "WM-DONE-1" if one.task.group else "SCHED-DISPATCH-2"
             yield f"{whose} is with no worker, not with {self.model.worker_name(worker)}", rule
@@ -372,6 +356,10 @@ UNFOUNDED = {
     "FREE": "SCHED-CONSUME-2",
 }
 """By the state that a task is in without having a reason: the rule that has the reasons."""
+
+
+def _whose(name: str, member: int | None) -> str:
+    return name if member is None else f"member {member} of {name}"
 
 
 def _spelled(error: Mapping[str, Any] | None) -> str:

@@ -35,7 +35,6 @@ class Forbidden(Exception):
 
 
 def rounded(nbytes: int) -> int:
-    """Return a size as a ring has it."""
     return -(-nbytes // ALIGN) * ALIGN
 
 
@@ -182,7 +181,6 @@ class ModelRing:
         self.next = self.peak = 0
 
     def held(self) -> int:
-        """Return how many bytes are taken."""
         return sum(claim.size + claim.skipped for claim in self.claims)
 
     def place(self, size: int) -> tuple[int, int] | None:
@@ -200,7 +198,6 @@ class ModelRing:
         return start, skipped
 
     def claim(self, task: ModelTask, place: tuple[int, int], size: int) -> int:
-        """Take a place; return its address."""
         start, skipped = place
         ends = ((max(start, c.start), min(start + size, c.start + c.size)) for c in self.claims)
         assert all(first >= end for first, end in ends), f"{task} overlaps another task"
@@ -253,7 +250,6 @@ class Model:
 
     # ------------------------------------------------------------ runs
     def begin_run(self) -> None:
-        """Forget all tasks."""
         self.rings = [ModelRing(base, self.ring_bytes) for base in self.bases]
         self.ids = 0
         self.errors: list[tuple[str, ModelTask, int, int]] = []
@@ -284,7 +280,6 @@ class Model:
         self.moves[task] = rule
 
     def worker_name(self, worker: int) -> str:
-        """Return a worker's pool and its number there."""
         kind = self.kinds[worker]
         return f"{('next-level', 'sub')[kind]} worker {worker - self.kinds.index(kind)}"
 
@@ -372,7 +367,6 @@ class Model:
                 self.reads.append((task, *span))
 
     def alloc(self, nbytes: int, name: str = "") -> ModelTask:
-        """Add a buffer."""
         if self.error:
             raise Refused("FAILED")
         task, address = self.refuse_or_claim(rounded(nbytes), name)
@@ -392,7 +386,6 @@ class Model:
         self.scopes[-1].append(task)
 
     def open_scope(self) -> bool:
-        """Open a scope; say whether there was room for it."""
         if len(self.scopes) == 65:
             return False
         self.scopes.append([])
@@ -411,7 +404,6 @@ class Model:
             when_consumed(task)
 
     def take_back(self, task: ModelTask, rule: str = "SCHED-CONSUME-2") -> None:
-        """Reclaim a CONSUMED task."""
         for key in task.keys:
             if self.slabs.get(key) is task:
                 del self.slabs[key]
@@ -430,7 +422,6 @@ class Model:
         self.consumed = []
 
     def cancel(self) -> None:
-        """Let nothing start any more."""
         self.cancelled = True
 
     # ------------------------------------------------------------ Scheduler
@@ -474,7 +465,6 @@ class Model:
             queue.append(task)
 
     def finish(self, task: ModelTask, ok: bool, rule: str) -> None:
-        """A task has run, or does not need to."""
         self.become(task, "COMPLETED" if ok else "FAILED", rule)
         self.let_go(task)
 
@@ -502,15 +492,12 @@ class Model:
 
     # what may start
     def pool(self, kind: int) -> list[int]:
-        """Return the workers of a kind."""
         return [worker for worker, k in enumerate(self.kinds) if k == kind]
 
     def is_idle(self, worker: int) -> bool:
-        """Say whether a worker has nothing to do."""
         return self.usable[worker] and not self.assignments[worker]
 
     def has_room(self, worker: int) -> bool:
-        """Say whether a worker can be given a task."""
         return self.is_idle(worker)
 
     def lost_for(self, task: ModelTask) -> int | None:
@@ -546,7 +533,6 @@ class Model:
         return self.has_room(worker) and older
 
     def would_move(self) -> bool:
-        """Say whether a pass would change anything."""
         answered = (held and held[0].mail in ANSWERS for held in self.assignments)
         leave = (
             any(map(self.head_can_start, self.ready[kind][:1]))
@@ -557,7 +543,6 @@ class Model:
 
     # what does start
     def dispatch(self, kind: int, choices: Choices) -> None:
-        """Place ready tasks."""
         self.dispatch_affinity(kind, choices)
         self.dispatch_ready(kind, choices)
         self.dispatch_affinity(kind, choices)
@@ -567,7 +552,6 @@ class Model:
         return [task for task in queue if self.age[task] == self.age[queue[0]]]
 
     def put_first(self, queue: list[ModelTask], task: ModelTask) -> None:
-        """Let a task be the oldest of a queue."""
         queue.remove(task)
         queue.insert(0, task)
 
@@ -669,7 +653,6 @@ class Model:
         return dict(chosen)
 
     def start(self, task: ModelTask, places: Mapping[int, int | None]) -> None:
-        """Give a task to its workers."""
         del self.age[task]
         self.become(task, "RUNNING", "SCHED-DISPATCH-1")
         task.left = len(task.members)
@@ -679,15 +662,11 @@ class Model:
     def drop_ready(self, task: ModelTask, lost: int | None) -> None:
         """Have a task fail that will not start: the run is cancelled, or a worker is lost for it."""
         del self.age[task]
+        rule = "SCHED-CANCEL-1"
         if not self.cancelled:
             self.errors.append(("LOST", task, -1 if lost is None else lost, -1))
-        self.batch(lambda: self.finish(task, False, self.why_dropped(task)))
-
-    def why_dropped(self, task: ModelTask) -> str:
-        """Return the rule by which a ready task fails."""
-        if self.cancelled:
-            return "SCHED-CANCEL-1"
-        return "WM-PLACE-5" if task.group else "SCHED-DEATH-2" if task.only < 0 else "WM-AFF-5"
+            rule = "WM-PLACE-5" if task.group else "SCHED-DEATH-2" if task.only < 0 else "WM-AFF-5"
+        self.batch(lambda: self.finish(task, False, rule))
 
     def why_waiting(self, task: ModelTask) -> str:
         """Return the rule by which a ready task has not started."""
@@ -702,7 +681,6 @@ class Model:
 
     # what ends
     def vacate(self, worker: int) -> None:
-        """Take the oldest task off a worker."""
         self.assignments[worker].pop(0)
 
     def end_member(self, task: ModelTask, ok: bool, rule: str) -> None:
@@ -718,7 +696,6 @@ class Model:
             self.finish(task, not task.wrong, group if task.group else rule)
 
     def collect(self) -> None:
-        """Take the answers of all workers."""
 
         def step() -> None:
             for worker, given in enumerate(self.assignments):
@@ -755,7 +732,6 @@ class Model:
         self.dead = set()
 
     def one_pass(self, choices: Choices) -> None:
-        """Take one pass of the Scheduler."""
         self.handle_deaths()
         while self.wiring:
             self.batch(self.wire_one)
@@ -775,5 +751,4 @@ class Model:
         at.mail = what
 
     def die(self, worker: int) -> None:
-        """A worker is reported dead."""
         self.dead.add(worker)
