@@ -50,107 +50,49 @@ CALLS = "run_simpler_ref_calls.py"
 BULK = "run_simpler_ref_bulk.py"
 ENDPOINTS = "run_simpler_ref_endpoints.py"
 
+
+def _own(
+    title: str,
+    runner: str,
+    *arguments: str,
+    workers: str = "processes",
+    order: str = INFERRED,
+    stays: bool = False,
+) -> Peer:
+    return Peer(f"simpler_ref{title}", workers, order, runner, arguments, own=True, stays=stays)
+
+
+def _native(title: str, runner: str, order: str, *system: str, arguments: tuple[str, ...] = ()):
+    return Peer(title, "threads", order, runner, arguments, system=(*system, "libopenblas-dev"))
+
+
+def _installed(title: str, runner: str, order: str, package: str) -> Peer:
+    return Peer(title, "processes", order, runner, packages=(package, *NUMBERS))
+
+
 PEERS: dict[str, Peer] = {
-    "own": Peer("simpler_ref", "processes", INFERRED, OWN, ("processes",), own=True),
-    "own_threads": Peer("simpler_ref, threads", "threads", INFERRED, OWN, ("threads",), own=True),
-    "own_calls": Peer("simpler_ref, calls", "processes", FUTURES, CALLS, ("futures",), own=True),
-    "own_map": Peer("simpler_ref, map", "processes", WAITING, CALLS, ("map",), own=True),
-    "own_executor": Peer(
-        "simpler_ref, executor", "processes", WAITING, "run_futures.py", ("simpler_ref",), own=True
+    "own": _own("", OWN, "processes"),
+    "own_threads": _own(", threads", OWN, "threads", workers="threads"),
+    "own_calls": _own(", calls", CALLS, "futures", order=FUTURES),
+    "own_map": _own(", map", CALLS, "map", order=WAITING),
+    "own_executor": _own(", executor", "run_futures.py", "simpler_ref", order=WAITING),
+    "own_python_again": _own(", run again", OWN, "again"),
+    "own_python_again_far": _own(", run again at endpoints", OWN, "again at endpoints"),
+    "own_many": _own(", many in a call", BULK, "many", "processes", stays=True),
+    "own_again": _own(", compiled, run again", BULK, "again", "processes", stays=True),
+    "own_many_threads": _own(
+        ", many in a call, threads", BULK, "many", "threads", workers="threads", stays=True
     ),
-    "own_python_again": Peer(
-        "simpler_ref, run again", "processes", INFERRED, OWN, ("again",), own=True
-    ),
-    "own_python_again_far": Peer(
-        "simpler_ref, run again at endpoints",
-        "processes",
-        INFERRED,
-        OWN,
-        ("again at endpoints",),
-        own=True,
-    ),
-    "own_many": Peer(
-        "simpler_ref, many in a call",
-        "processes",
-        INFERRED,
-        BULK,
-        ("many", "processes"),
-        own=True,
-        stays=True,
-    ),
-    "own_again": Peer(
-        "simpler_ref, compiled, run again",
-        "processes",
-        INFERRED,
-        BULK,
-        ("again", "processes"),
-        own=True,
-        stays=True,
-    ),
-    "own_many_threads": Peer(
-        "simpler_ref, many in a call, threads",
-        "threads",
-        INFERRED,
-        BULK,
-        ("many", "threads"),
-        own=True,
-        stays=True,
-    ),
-    "own_again_far": Peer(
-        "simpler_ref, compiled, run again at endpoints",
-        "processes",
-        INFERRED,
-        BULK,
-        ("again", "endpoints"),
-        own=True,
-    ),
-    "own_calls_far": Peer(
-        "simpler_ref, calls at endpoints",
-        "processes",
-        FUTURES,
-        CALLS,
-        ("futures", "endpoints"),
-        own=True,
-    ),
-    "own_map_far": Peer(
-        "simpler_ref, map at endpoints",
-        "processes",
-        WAITING,
-        CALLS,
-        ("map", "endpoints"),
-        own=True,
-    ),
-    "own_endpoint": Peer(
-        "simpler_ref, an endpoint", "processes", INFERRED, ENDPOINTS, ("encrypted",), own=True
-    ),
-    "own_endpoint_open": Peer(
-        "simpler_ref, an endpoint, in the open",
-        "processes",
-        INFERRED,
-        ENDPOINTS,
-        ("open",),
-        own=True,
-    ),
-    "starpu": Peer(
-        "StarPU", "threads", INFERRED, "starpu.cpp", system=("libstarpu-dev", "libopenblas-dev")
-    ),
-    "openmp": Peer("OpenMP tasks", "threads", INFERRED, "openmp.cpp", system=("libopenblas-dev",)),
-    "taskflow": Peer("Taskflow", "threads", BY_HAND, "taskflow.cpp", system=("libopenblas-dev",)),
-    "taskflow_again": Peer(
-        "Taskflow, run again",
-        "threads",
-        BY_HAND,
-        "taskflow.cpp",
-        ("again",),
-        system=("libopenblas-dev",),
-    ),
-    "onetbb": Peer(
-        "oneTBB flow graph",
-        "threads",
-        BY_HAND,
-        "onetbb.cpp",
-        system=("libtbb-dev", "libopenblas-dev"),
-    ),
+    "own_again_far": _own(", compiled, run again at endpoints", BULK, "again", "endpoints"),
+    "own_calls_far": _own(", calls at endpoints", CALLS, "futures", "endpoints", order=FUTURES),
+    "own_map_far": _own(", map at endpoints", CALLS, "map", "endpoints", order=WAITING),
+    "own_endpoint": _own(", an endpoint", ENDPOINTS, "encrypted"),
+    "own_endpoint_open": _own(", an endpoint, in the open", ENDPOINTS, "open"),
+    "starpu": _native("StarPU", "starpu.cpp", INFERRED, "libstarpu-dev"),
+    "openmp": _native("OpenMP tasks", "openmp.cpp", INFERRED),
+    "taskflow": _native("Taskflow", "taskflow.cpp", BY_HAND),
+    "taskflow_again": _native("Taskflow, run again", "taskflow.cpp", BY_HAND, arguments=("again",)),
+    "onetbb": _native("oneTBB flow graph", "onetbb.cpp", BY_HAND, "libtbb-dev"),
     "pool": Peer("multiprocessing.Pool", "processes", WAITING, "run_pool.py"),
     "futures": Peer("ProcessPoolExecutor", "processes", WAITING, "run_futures.py", ("processes",)),
     "futures_threads": Peer(
@@ -164,21 +106,13 @@ PEERS: dict[str, Peer] = {
         ("interpreters",),
         oldest=(3, 14),
     ),
-    "executorlib": Peer(
-        "executorlib",
-        "processes",
-        WAITING,
-        "run_executorlib.py",
-        packages=("executorlib", *NUMBERS),
-    ),
-    "mpire": Peer("mpire", "processes", WAITING, "run_mpire.py", packages=("mpire", *NUMBERS)),
-    "loky": Peer("loky", "processes", WAITING, "run_loky.py", packages=("loky", *NUMBERS)),
-    "joblib": Peer("joblib", "processes", WAITING, "run_joblib.py", packages=("joblib", *NUMBERS)),
-    "dask": Peer(
-        "dask.distributed", "processes", FUTURES, "run_dask.py", packages=("distributed", *NUMBERS)
-    ),
-    "ray": Peer("Ray", "processes", FUTURES, "run_ray.py", packages=("ray", *NUMBERS)),
-    "parsl": Peer("Parsl", "processes", FUTURES, "run_parsl.py", packages=("parsl", *NUMBERS)),
+    "executorlib": _installed("executorlib", "run_executorlib.py", WAITING, "executorlib"),
+    "mpire": _installed("mpire", "run_mpire.py", WAITING, "mpire"),
+    "loky": _installed("loky", "run_loky.py", WAITING, "loky"),
+    "joblib": _installed("joblib", "run_joblib.py", WAITING, "joblib"),
+    "dask": _installed("dask.distributed", "run_dask.py", FUTURES, "distributed"),
+    "ray": _installed("Ray", "run_ray.py", FUTURES, "ray"),
+    "parsl": _installed("Parsl", "run_parsl.py", FUTURES, "parsl"),
     "plain": Peer("one process, no tasks", "none", NONE, "run_plain.py"),
     "numpy": Peer("numpy, one thread", "none", NONE, "run_plain.py", ("numpy",)),
     "numpy_threads": Peer(
