@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..jit import layout as L
-from ..model.wire import Layout, span_of
+from ..model.wire import span_of
 from ..system.types import Array
 from .tables import (
     EXCHANGE_BITS,
@@ -49,20 +49,6 @@ ANSWERS = {5: "COMPLETION", 68: "DONE"}
 """The type of a frame that says that a task has ended."""
 
 
-class Groups:
-    """The rows of a table that have the same number in a column, in their order."""
-
-    def __init__(self, rows: Array, column: str) -> None:
-        self._rows = rows[np.argsort(rows[column], kind="stable")]
-        self._keys = self._rows[column].astype(np.int64)
-
-    def __call__(self, number: int) -> Array:
-        """Return the rows of a number."""
-        first, end = np.searchsorted(self._keys, (number, number + 1))
-        rows: Array = self._rows[first:end]
-        return rows
-
-
 # ---------------------------------------------------------------- what a timeline has
 class Child(NamedTuple):
     """A Worker below one that was traced."""
@@ -75,11 +61,6 @@ class Child(NamedTuple):
     """In the parent's time; None if it cannot be read."""
     problem: str
     """What is missing, and why; "" if nothing is."""
-
-    @property
-    def error_ns(self) -> int:
-        """By how much its times may be wrong."""
-        return self.trace.error_ns if self.trace is not None else 0
 
 
 class Transfer(NamedTuple):
@@ -319,11 +300,6 @@ class Timeline:
         return found
 
     # ------------------------------------------------------------ frames and transfers
-    @cached_property
-    def frames_about(self) -> Groups:
-        """The rows of the frames about each task, on both sides."""
-        return Groups(self.frames, "task")
-
     def frame_pairs(self) -> list[tuple[np.void, np.void]]:
         """Return the frames that both sides have noted: the rows of sender and receiver."""
         # from a link to a session, or back
@@ -332,14 +308,6 @@ class Timeline:
         rows = list(zip(keys, self.frames, strict=True))
         sent = {key: row for key, row in rows if row["sent"]}
         return [(sent[key], row) for key, row in rows if not row["sent"] and key in sent]
-
-    def moves_for(self, task: TracedTask) -> Array:
-        """Return the rows of the tensors that were moved for a task, by its link or at its endpoint."""
-        first, end = np.searchsorted(self.moves["begin"], [task.begun, task.ended])
-        rows = self.moves[first:end]
-        lanes = {task.worker, *self.frames_about(task.number)["lane"].tolist()}
-        mine: Array = rows[np.isin(rows["lane"], list(lanes))]
-        return mine
 
     def transfers(self) -> list[Transfer]:
         """Return the tensors that links and sessions have moved: from, to, bytes, begin and end."""
@@ -418,27 +386,20 @@ class Timeline:
         return int(self.runs["first"][run]) if 0 <= run < len(self.runs) else 1
 
     @cached_property
-    def arguments_of(self) -> Groups:
-        """The rows of the tensors of each task."""
-        return Groups(self.arguments, "task")
+    def _sorted(self) -> dict[tuple[str, str], tuple[Array, Array]]:
+        """Of tables and columns: the rows sorted by the column, and the column itself, contiguous."""
+        return {}
 
-    @cached_property
-    def edges_to(self) -> Groups:
-        """The rows of the edges to each task."""
-        return Groups(self.edges, "consumer")
-
-    @cached_property
-    def edges_from(self) -> Groups:
-        """The rows of the edges from each task."""
-        return Groups(self.edges, "producer")
-
-    @cached_property
-    def layouts(self) -> dict[int, Layout]:
-        """What is known of the layouts of views, by their numbers."""
-        return {
-            int(number): (np.dtype(f"V{item}"), tuple(shape), tuple(strides))
-            for number, (item, shape, strides) in self.about.get("layouts", {}).items()
-        }
+    def rows_with(self, table: str, column: str, number: int) -> Array:
+        """Return the rows of a table that have a number in a column, in their order."""
+        if (table, column) not in self._sorted:
+            rows = getattr(self, table)
+            rows = rows[np.argsort(rows[column], kind="stable")]
+            self._sorted[table, column] = rows, np.ascontiguousarray(rows[column])
+        rows, keys = self._sorted[table, column]
+        first, end = np.searchsorted(keys, (number, number + 1))
+        found: Array = rows[first:end]
+        return found
 
     # ------------------------------------------------------------ names and times
     def function_name(self, function: int) -> str:
@@ -480,15 +441,11 @@ class Timeline:
         slept = self.waits[(self.waits["lane"] == worker) & (self.waits["what"] == L.NOTED_PARKED)]
         if ((slept["begin"] < since) & (slept["end"] > since) & (slept["end"] <= until)).any():
             return ": it slept and had to wake up"
-        mine = self._ran_by(worker)
-        i = int(np.searchsorted(mine["begin"], until)) - 1
-        if i >= 0 and mine["end"][i] > since:
-            return f": it ran {self.task(int(mine['task'][i])).name}"
+        mine = self.ran[(self.ran["worker"] == worker) & (self.ran["begin"] < until)]
+        last = mine[np.argsort(mine["begin"], kind="stable")][-1:]
+        for number in last["task"][last["end"] > since].tolist():
+            return f": it ran {self.task(number).name}"
         return ""
-
-    @cached_property
-    def _ran_by(self) -> Groups:
-        return Groups(self.ran[np.argsort(self.ran["begin"], kind="stable")], "worker")
 
     # ------------------------------------------------------------ sums
     def functions(self) -> dict[str, tuple[int, int, int]]:
@@ -658,30 +615,32 @@ class TracedTask:
     @property
     def arguments(self) -> list[Argument]:
         """Its tensors."""
-        rows = self._trace.arguments_of(self.number)
         return [
             Argument(int(one["index"]), TAGS[one["tag"]], int(one["address"]), int(one["nbytes"]))
-            for one in rows
+            for one in self._trace.rows_with("arguments", "task", self.number)
         ]
 
     @property
     def dependencies(self) -> list[Dependency]:
         """The tasks that it depends on, in the order in which they were found."""
-        return [self._dependency(one) for one in self._trace.edges_to(self.number)]
+        edges = self._trace.rows_with("edges", "consumer", self.number)
+        return [self._dependency(one) for one in edges]
 
     @property
     def consumers(self) -> list[int]:
         """The numbers of the tasks that depend on it."""
-        found = self._trace.edges_from(self.number)
+        found = self._trace.rows_with("edges", "producer", self.number)
         return sorted(set(found["consumer"].tolist()))
 
     def _dependency(self, edge: np.void) -> Dependency:
         producer, address = int(edge["producer"]), int(edge["address"])
         tensor = -1 if edge["tensor"] == L.NO_TENSOR else int(edge["tensor"])
         kind, producer_tag = KINDS[edge["kind"]], ""
-        for one in self._trace.arguments_of(producer):
-            layout = self._trace.layouts.get(int(one["layout"]))
-            low = int(one["address"]) - (span_of(layout)[0] if layout else 0)
+        for one in self._trace.rows_with("arguments", "task", producer):
+            low = int(one["address"])
+            if view := self._trace.about.get("layouts", {}).get(str(one["layout"])):
+                item, shape, strides = view
+                low -= span_of((np.dtype(f"V{item}"), tuple(shape), tuple(strides)))[0]
             fits = kind != "data" or TAGS[one["tag"]] in WRITING
             if fits and low <= address < low + max(1, one["nbytes"]):
                 producer_tag = TAGS[one["tag"]]
@@ -765,13 +724,17 @@ class TracedTask:
         trace, found = self._trace.whole, []
         if self.worker < 0 or not self.begun:
             return []
-        for row in trace.frames_about(self.number):
+        frames = trace.rows_with("frames", "task", self.number)
+        for row in frames:
             kind = ANSWERS.get(int(row["type"]), "TASK")
             place = trace.side(int(row["lane"]))
             where = f" at {place}" if place else ""
             how = "sent" if row["sent"] else "received"
             found.append((int(row["time"]), f"{kind} {how}{where}, {row['nbytes']} bytes"))
-        for row in trace.moves_for(self):
+        first, end = np.searchsorted(trace.moves["begin"], [self.begun, self.ended])
+        moves = trace.moves[first:end]
+        lanes = [self.worker, *frames["lane"].tolist()]  # its link's, and those at its endpoint
+        for row in moves[np.isin(moves["lane"], lanes)]:
             one = trace.transfer(row)
             found.append((one.begin, f"{one} in {span(one.end - one.begin)}"))
         for _, begin, end, tasks in trace.runs_within.get(self.number, ()):

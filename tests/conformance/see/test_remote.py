@@ -79,7 +79,7 @@ def test_the_workers_of_endpoints_are_traced_with_their_parent_by_one_clock(trac
     assert all(name.endswith("bump") for one in below for name in one.functions())
     assert all(one.is_whole for one in below) and not traced.problems()
     assert len({one.about["pid"] for one in (traced, *below)}) == 3
-    assert [one.error_ns for one in traced.children] == [0, 0] and "±" not in traced.summary()
+    assert [one.trace.error_ns for one in traced.children] == [0, 0] and "±" not in traced.summary()
     for which in (0, 1):
         clocks = TraceFile(traced.path).clocks()[traced.children[which].worker]
         assert clocks and all(abs(ahead) <= half for _, ahead, half in clocks)
@@ -249,7 +249,7 @@ def test_nothing_is_received_before_it_was_sent_whatever_the_clocks_say(copied):
     shifted(path, 0, 7 * hours)
     shifted(path, 1, -hours // 3600)
     trace = Trace.open(path)
-    errors = {one.name: one.error_ns for one in trace.children}
+    errors = {one.name: one.trace.error_ns for one in trace.children}
     assert all(0 < error < hours for error in errors.values())
     whole = trace.whole
     pairs = whole.frame_pairs()
