@@ -31,7 +31,6 @@ _LISTED = re.compile(r"\| \[([A-Z]+-[A-Z]+)\]\(#")
 _MENTION = re.compile(r"(?<![\w-])([A-Z]+-[A-Z]+)(?:-(\d+)((?:,\s+-\d+|\s+to\s+-\d+)*))?(?![\w-])")
 _RULE_LINES = re.compile(r"\bRule +([A-Z]+-[A-Z]+.*(?:\n {9}\S.*)*)")
 _C_FUNCTION = re.compile(r"[a-z].*?(\w+)\(")
-_QUOTE = re.compile(rf"\*\*({RULE_ID})\*\*[ \n](.*?)(?=\n[^\w\n]*\n|\n*\Z)", re.DOTALL)
 
 
 class Rule(NamedTuple):
@@ -391,36 +390,8 @@ def unknown_mentions(root: Path = ROOT) -> list[str]:
     ]
 
 
-def drifted_quotes(root: Path = ROOT) -> list[str]:
-    """Return a line for each quote of a rule that has not the rule's words.
-
-    A quote is a paragraph that begins like a rule, with the bold id, outside the files of rules.
-    """
-    rules, spec = read_rules(root), set(rule_files(root))
-    folders = ("spec", "docs", "simpler_ref", "benchmarks", "examples")
-    files = [path for name in folders for path in sorted((root / name).rglob("*.*"))]
-    found = []
-    for path in [*root.glob("*.md"), *files]:
-        if path in spec or path.suffix not in (".md", ".py", ".c", ".h") or "_build" in path.parts:
-            continue
-        text = path.read_text()
-        for quote in _QUOTE.finditer(text):
-            line = text[: quote.start()].count("\n") + 1
-            words = " ".join(re.sub(r"\n[\s>#*]*", " ", quote[2]).replace('"""', " ").split())
-            rule = rules.get(quote[1])
-            if rule is None:
-                found.append(
-                    f"{_where(path, line, root)} quotes {quote[1]}, which is no rule of spec/"
-                )
-            elif re.sub(r" \*\([^*]+\)\*$", "", words) != rule.text:
-                found.append(
-                    f"{_where(path, line, root)} quotes {quote[1]} with other words than spec/"
-                )
-    return found
-
-
 def complaints(root: Path = ROOT) -> list[str]:
-    """Return everything that is wrong with rules, tests, code and quotes."""
+    """Return everything that is wrong with rules, tests and code."""
     return [
         *unknown_rules(all_tests(root), root),
         *uneven_rules(root),
@@ -428,7 +399,6 @@ def complaints(root: Path = ROOT) -> list[str]:
         *uncovered(root),
         *untraced(root),
         *unknown_mentions(root),
-        *drifted_quotes(root),
     ]
 
 
