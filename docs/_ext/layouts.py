@@ -1,13 +1,12 @@
-"""Draws byte layouts from the code, and rings from what a `Ring` does.
+"""Shows byte layouts from the code, and rings from what a `Ring` does, as tables of HTML.
 
-``{layout} name`` draws one of `FIGURES`: which byte of a record means what, eight to a row. Offsets,
+``{layout} name`` shows one of `FIGURES`: which byte of a record means what, eight to a row. Offsets,
 sizes and names come from the records of `simpler_ref.jit.layout` and from `simpler_ref.jit.structures`.
-``{engine-areas}`` draws the areas of the engine, and ``{ring} size`` carries out the steps in its body
-(``alloc name bytes``, ``release name``) and draws what stands where after each.
+``{engine-areas}`` shows the areas of the engine, and ``{ring} size`` carries out the steps in its body
+(``alloc name bytes``, ``release name``) and shows what stands where after each.
 """
 
 import html
-import re
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -29,12 +28,7 @@ from simpler_ref.jit.structures import (
     Structure,
 )
 
-WIDTH, LEFT = 420, 60
 BYTES = 8
-CELL = (WIDTH - LEFT) / BYTES
-ROW = 26
-LETTER = 6.8
-"""Width of a letter in a name, at most."""
 
 
 class Field(NamedTuple):
@@ -46,7 +40,7 @@ class Field(NamedTuple):
     kind: str = ""
 
 
-# ---------------------------------------------------------------- what is drawn
+# ---------------------------------------------------------------- what is shown
 C_TYPES = {U8: "u8", U32: "u32", I32: "i32", U64: "u64", CHAR: "char"}
 
 
@@ -128,7 +122,7 @@ def blob():
     ]
 
 
-FIGURES = {  # name: fields, and the bytes of a line that is drawn between rows
+FIGURES = {  # name: fields, and the bytes of a line that is shown between rows
     "ContinuousTensor": lambda: (structure(TENSOR), 0),
     "CallConfig": lambda: (structure(CALL_CONFIG), 0),
     "ChipStorageTaskArgs": lambda: (structure(CHIP_STORAGE_TASK_ARGS), 0),
@@ -144,7 +138,7 @@ FIGURES = {  # name: fields, and the bytes of a line that is drawn between rows
 
 # ---------------------------------------------------------------- how
 def rows_of(fields):
-    """Yield (offset, pieces) per row; a piece is (first byte, bytes, field or None, first piece).
+    """Yield (offset, pieces, bytes) per row; a piece is (bytes, field, whether it begins here).
 
     What fills whole rows is one row, however long it is.
     """
@@ -154,11 +148,11 @@ def rows_of(fields):
         while left:
             if used == 0 and left > BYTES:
                 whole = left - left % BYTES
-                yield at, [(0, BYTES, one, first)], whole
+                yield at, [(BYTES, one, first)], whole
                 at, left, first = at + whole, left - whole, False
                 continue
             part = min(left, BYTES - used)
-            row.append((used, part, one, first))
+            row.append((part, one, first))
             used, left, first = used + part, left - part, False
             if used == BYTES:
                 yield at, row, BYTES
@@ -167,47 +161,25 @@ def rows_of(fields):
         yield at, row, BYTES
 
 
-def words_in(text, width, y):
-    """Return a name at the middle of a box, in two lines where one is too long."""
-    name, x, room = html.escape(text), width[0] + width[1] / 2, width[1] - 6
-    if len(text) * LETTER <= room or "_" not in text:
-        return f'<text x="{x:g}" y="{y + 4:g}">{name}</text>'
-    half = max(m.end() for m in re.finditer("_", text[:-1]) if m.end() <= len(text) * 0.7)
-    return (
-        f'<text class="small" x="{x:g}" y="{y - 2:g}">{text[:half]}</text>'
-        f'<text class="small" x="{x:g}" y="{y + 8:g}">{text[half:]}</text>'
-    )
-
-
 def draw(name):
-    """Return a record as SVG; colours are those of the page around it."""
+    """Return a record as a table; colours are those of the page around it."""
     if name not in FIGURES:
         raise ExtensionError(f"no layout {name}; there are {', '.join(FIGURES)}")
     fields, line = FIGURES[name]()
-    total = fields[-1].at + fields[-1].size
-    parts, y = [], 2.0
+    rows = []
     for at, row, length in rows_of(fields):
-        if line and at and at % line == 0:
-            parts.append(f'<line class="edge" x1="{LEFT - 8}" x2="{WIDTH}" y1="{y:g}" y2="{y:g}"/>')
-        parts.append(f'<text class="offset" x="{LEFT - 10}" y="{y + ROW / 2 + 4:g}">{at}</text>')
-        for first, count, one, begins in row:
-            x, width = LEFT + first * CELL, count * CELL
-            kind = "field" if one.name else "gap"
-            parts.append(
-                f'<rect class="{kind}" x="{x:g}" y="{y:g}" width="{width:g}" height="{ROW}"/>'
-            )
-            if one.name and begins:
-                label = describe(one, count if length == BYTES else one.size)
-                parts.append(words_in(label, (x, width), y + ROW / 2))
+        cells = ""
+        for count, one, begins in row:
+            kind, said = "field" if one.name else "gap", ""
+            if one.name and not begins:
+                said = "…"
             elif one.name or length > BYTES:
-                words = "…" if one.name else describe(one, one.size)
-                parts.append(
-                    f'<text class="gap" x="{x + width / 2:g}" y="{y + 17:g}">{words}</text>'
-                )
-        y += ROW
-    parts.append(f'<text class="offset" x="{LEFT - 10}" y="{y + 13:g}">{total}</text>')
-    words_for = "; ".join(f"{one.at}: {describe(one, one.size)}" for one in fields if one.name)
-    return svg("layout", y + 18, f"Layout of {name}. {words_for}", parts)
+                said = describe(one, count if length == BYTES else one.size)
+            cells += f'<td class="{kind}" colspan="{count}">{said.replace("_", "_<wbr>")}</td>'
+        edge = ' class="edge"' if line and at and at % line == 0 else ""
+        rows.append(f"<tr{edge}><th>{at}</th>{cells}</tr>")
+    rows.append(f"<tr><th>{fields[-1].at + fields[-1].size}</th></tr>")
+    return table("bytes", rows)
 
 
 def describe(one, count):
@@ -221,12 +193,9 @@ def describe(one, count):
     return one.name
 
 
-def svg(kind, height, label, parts):
-    """Return a drawing."""
-    return (
-        f'<svg class="{kind}" viewBox="0 0 {WIDTH} {height:g}" role="img" '
-        f'aria-label="{html.escape(label)}">{"".join(parts)}</svg>'
-    )
+def table(kind, rows):
+    """Return a table of HTML."""
+    return f'<table class="layout {kind}">{"".join(rows)}</table>'
 
 
 # ---------------------------------------------------------------- the engine
@@ -276,22 +245,16 @@ def size_of(count):
 
 
 def draw_areas():
-    """Return the areas of the engine as SVG, each as high as the others."""
+    """Return the areas of the engine as a table."""
     private, found = areas(sub=2)
-    parts, y = [], 18.0
+    rows = []
     for start, count, what in found:
         if start in (0, private):
             owner = "private to the user's process" if start else "shared with the workers"
-            y += 14 if start else 0
-            parts.append(f'<text class="title" x="0" y="{y - 6:g}">{owner}</text>')
-        kind = "field" if start < private else "own"
-        parts.append(f'<rect class="{kind}" x="0" y="{y:g}" width="{WIDTH}" height="{ROW}"/>')
-        parts.append(f'<text class="left" x="10" y="{y + 17:g}">{what}</text>')
-        size = f'<text class="right" x="{WIDTH - 10}" y="{y + 17:g}">{size_of(count)}</text>'
-        parts.append(size)
-        y += ROW
-    label = "; ".join(f"{what}: {size_of(count)}" for _, count, what in found)
-    return svg("layout areas", y + 4, f"Areas of the engine. {label}", parts)
+            rows.append(f'<tr><th colspan="2">{owner}</th></tr>')
+        kind = "field" if start < private else "gap"
+        rows.append(f'<tr class="{kind}"><td>{what}</td><td>{size_of(count)}</td></tr>')
+    return table("areas", rows)
 
 
 # ---------------------------------------------------------------- a ring at work
@@ -339,23 +302,17 @@ def held_of(slabs, held, size):
 
 
 def draw_ring(size, story):
-    """Return a ring after each step of a story, as SVG."""
-    parts, y, left = [], 2.0, 132
-    scale = (WIDTH - left) / size
+    """Return a ring after each step of a story, as a table."""
+    rows = []
     for step, held, released in tell(size, story):
-        parts.append(f'<text class="left" x="0" y="{y + 15:g}">{html.escape(step)}</text>')
-        frame = f'x="{left}" y="{y:g}" width="{WIDTH - left}" height="22"'
-        parts.append(f'<rect class="gap" {frame}/>')
+        slabs = ""
         for slab in held:
             kind = "free" if slab.name in released else "field"
-            x, width = left + slab.start * scale, (slab.end - slab.start) * scale
-            parts.append(
-                f'<rect class="{kind}" x="{x:.1f}" y="{y:g}" width="{width:.1f}" height="22"/>'
-                f'<text x="{x + width / 2:.1f}" y="{y + 15:g}">{slab.name}</text>'
-            )
-        y += 28
-    label = f"A ring of {size} bytes after each of these steps: {'; '.join(story)}"
-    return svg("layout ring", y, label, parts)
+            start, width = (100 * n / size for n in (slab.start, slab.end - slab.start))
+            place = f"left: {start:.2f}%; width: {width:.2f}%"
+            slabs += f'<span class="{kind}" style="{place}">{slab.name}</span>'
+        rows.append(f"<tr><th>{html.escape(step)}</th><td>{slabs}</td></tr>")
+    return table("ring", rows)
 
 
 # ---------------------------------------------------------------- directives
@@ -365,7 +322,7 @@ class Layout(SphinxDirective):
     required_arguments = 1
 
     def run(self):
-        """Return the drawing."""
+        """Return the table."""
         return [nodes.raw("", draw(self.arguments[0]), format="html")]
 
 
@@ -373,7 +330,7 @@ class EngineAreas(SphinxDirective):
     """``{engine-areas}``."""
 
     def run(self):
-        """Return the drawing."""
+        """Return the table."""
         return [nodes.raw("", draw_areas(), format="html")]
 
 
@@ -384,7 +341,7 @@ class RingStory(SphinxDirective):
     has_content = True
 
     def run(self):
-        """Return the drawing."""
+        """Return the table."""
         drawn = draw_ring(int(self.arguments[0]), [line for line in self.content if line.strip()])
         return [nodes.raw("", drawn, format="html")]
 

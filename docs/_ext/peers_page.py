@@ -20,13 +20,10 @@ MOST_STOLEN = 0.03
 """Share of the cores' time that the host of a virtual machine kept, from which the page says so."""
 SIZES = {"random_1e3": 1e3, "random_1e4": 1e4, "random_1e5": 1e5, "random_1e6": 1e6}
 
-# what a drawing measures, in its own units; a phone shows it about as large as it is
-WIDTH = 480
-LETTER = 5.8
-SPAN = 226
-ROW = 20
-LEFT, RIGHT, TOP, BOTTOM = 46, 176, 10, 34
-LINES_HEIGHT = 340
+# what the drawing measures, in its own units; a phone shows it about as large as it is
+WIDTH, HEIGHT = 480, 340
+LEFT, RIGHT, TOP, BOTTOM = 46, 304, 10, 306
+"""Where its lines are."""
 
 
 def number(value):
@@ -77,43 +74,27 @@ class Figures:
 
     # ------------------------------------------------------------ drawings
     def bars(self, workload, *chosen):
-        """Return a drawing: a bar for each peer, or for those chosen, on a logarithmic axis."""
+        """Return a table: a bar for each peer, or for those chosen, on a logarithmic axis."""
         rows = [one for one in self.taken(workload) if not chosen or one[0] in chosen]
         if not rows:
             return "<p>No figures.</p>"
-        unit = rows[0][1]["unit"]
         values = [entry["median"] for _, entry in rows]
         ticks = decades(min(values) / 2, max(values))
-        names = 10 + LETTER * max(len(self.title(peer)) for peer, _ in rows)
-        height = ROW * len(rows) + 30
-
-        def x(value):
-            return names + SPAN * math.log10(value / ticks[0]) / math.log10(ticks[-1] / ticks[0])
-
-        shown = [f"{number(entry['median'])} {unit}" for _, entry in rows]
-        words = "; ".join(
-            f"{self.title(p)} {text}" for (p, _), text in zip(rows, shown, strict=True)
-        )
-        parts = [
-            f'<svg class="peers" viewBox="0 0 {names + SPAN + 62:.0f} {height}" role="img" '
-            f'aria-label="{escape(words)}">'
+        parts = []
+        for (peer, entry), value in zip(rows, values, strict=True):
+            width = 100 * math.log10(value / ticks[0]) / (len(ticks) - 1)
+            parts.append(
+                f"<tr><th>{escape(self.title(peer))}</th>"
+                f'<td><i class="{self.kind(peer)}" style="width: {width:.1f}%"></i></td>'
+                f"<td>{number(value)} {entry['unit']}</td></tr>"
+            )
+        axis = [
+            f'<span style="left: {100 * i / (len(ticks) - 1):.1f}%">{power(tick)}</span>'
+            for i, tick in enumerate(ticks)
         ]
-        for tick in ticks:
-            at = x(tick)
-            parts.append(f'<line x1="{at:.1f}" x2="{at:.1f}" y1="2" y2="{height - 26}"/>')
-            parts.append(f'<text class="axis" x="{at:.1f}" y="{height - 12}">{power(tick)}</text>')
-        for i, (peer, entry) in enumerate(rows):
-            top = ROW * i + 4
-            end = x(entry["median"])
-            parts.append(
-                f'<text class="name" x="{names - 6:.1f}" y="{top + 11}">{escape(self.title(peer))}</text>'
-            )
-            parts.append(
-                f'<rect class="{self.kind(peer)}" x="{names:.1f}" y="{top}" width="{end - names:.1f}" '
-                f'height="{ROW - 6}"/>'
-            )
-            parts.append(f'<text class="value" x="{end + 4:.1f}" y="{top + 11}">{shown[i]}</text>')
-        return "\n".join([*parts, "</svg>"])
+        parts.append(f'<tr class="axis"><th></th><td>{"".join(axis)}</td></tr>')
+        decade = f"--decade: {100 / (len(ticks) - 1):.3f}%"
+        return f'<table class="peers" style="{decade}">{"".join(parts)}</table>'
 
     def lines(self):
         """Return a drawing: cost per task by size of the graph, a line for each peer."""
@@ -130,54 +111,41 @@ class Figures:
             return "<p>No figures.</p>"
         values = [value for points in series.values() for _, value in points]
         ticks = decades(min(values), max(values))
-        height, width = LINES_HEIGHT - TOP - BOTTOM, WIDTH - LEFT - RIGHT
 
         def x(size):
-            return LEFT + width * (math.log10(size) - 3) / 3
+            return LEFT + (RIGHT - LEFT) * (math.log10(size) - 3) / 3
 
         def y(value):
-            return TOP + height * math.log10(ticks[-1] / value) / math.log10(ticks[-1] / ticks[0])
+            return TOP + (BOTTOM - TOP) * math.log10(ticks[-1] / value) / (len(ticks) - 1)
 
-        parts = [
-            f'<svg class="peers" viewBox="0 0 {WIDTH} {LINES_HEIGHT}" role="img" '
-            'aria-label="Cost per task by number of tasks; the figures are in the table below">'
-        ]
+        def text(kind, x, y, words):
+            return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{escape(words)}</text>'
+
+        parts = []
         for tick in ticks:
-            parts.append(
-                f'<line x1="{LEFT}" x2="{LEFT + width}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>'
-            )
-            parts.append(
-                f'<text class="name" x="{LEFT - 5}" y="{y(tick) + 4:.1f}">{power(tick)}</text>'
-            )
-        for size in SIZES.values():
-            parts.append(
-                f'<text class="axis" x="{x(size):.1f}" y="{LINES_HEIGHT - 20}">{power(size)}</text>'
-            )
-        parts.append(
-            f'<text class="axis" x="{LEFT + width / 2}" y="{LINES_HEIGHT - 4}">tasks in the graph; '
-            "up: µs per task</text>"
-        )
-        ends = spread_out(
-            {p: y(points[-1][1]) for p, points in series.items()}, 13.0, TOP, LINES_HEIGHT - 26
-        )
+            at = f"{y(tick):.1f}"
+            parts.append(f'<line x1="{LEFT}" x2="{RIGHT}" y1="{at}" y2="{at}"/>')
+            parts.append(text("name", LEFT - 5, y(tick) + 4, power(tick)))
+        parts += [text("axis", x(size), HEIGHT - 20, power(size)) for size in SIZES.values()]
+        words = "tasks in the graph; up: µs per task"
+        parts.append(text("axis", (LEFT + RIGHT) / 2, HEIGHT - 4, words))
+        ends = {peer: y(points[-1][1]) for peer, points in series.items()}
+        ends = spread_out(ends, 13.0, TOP, HEIGHT - 26)
         for peer, points in series.items():
-            path = " ".join(f"{x(size):.1f},{y(value):.1f}" for size, value in points)
-            kind = self.kind(peer)
+            kind, places = self.kind(peer), [(x(size), y(value)) for size, value in points]
+            path = " ".join(f"{px:.1f},{py:.1f}" for px, py in places)
             parts.append(f'<polyline class="{kind}" points="{path}"/>')
-            for size, value in points:
-                parts.append(
-                    f'<circle class="{kind}" cx="{x(size):.1f}" cy="{y(value):.1f}" r="2.5"/>'
-                )
-            last_x, last_y = x(points[-1][0]), y(points[-1][1])
-            parts.append(
-                f'<polyline class="lead" points="{last_x + 3:.1f},{last_y:.1f} {LEFT + width + 8},'
-                f'{ends[peer]:.1f}"/>'
-            )
-            parts.append(
-                f'<text class="end {kind}" x="{LEFT + width + 11}" y="{ends[peer] + 4:.1f}">'
-                f"{escape(self.title(peer))}</text>"
-            )
-        return "\n".join([*parts, "</svg>"])
+            parts += [
+                f'<circle class="{kind}" cx="{px:.1f}" cy="{py:.1f}" r="2.5"/>' for px, py in places
+            ]
+            lead = f"{places[-1][0] + 3:.1f},{places[-1][1]:.1f} {RIGHT + 8},{ends[peer]:.1f}"
+            parts.append(f'<polyline class="lead" points="{lead}"/>')
+            parts.append(text(f"end {kind}", RIGHT + 11, ends[peer] + 4, self.title(peer)))
+        head = (
+            f'<svg class="peers" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+            'aria-label="Cost per task by number of tasks; the figures are in the table below">'
+        )
+        return "\n".join([head, *parts, "</svg>"])
 
     # ------------------------------------------------------------ words
     def table(self, workloads):
