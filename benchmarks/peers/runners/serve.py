@@ -12,7 +12,8 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -85,13 +86,10 @@ def parse(line: str) -> tuple[str, dict[str, Any]]:
     parameters: dict[str, Any] = {}
     for pair in pairs:
         key, _, value = pair.partition("=")
-        try:
-            parameters[key] = int(value)
-        except ValueError:
-            try:
-                parameters[key] = float(value)
-            except ValueError:
-                parameters[key] = value
+        parameters[key] = value
+        for number in (float, int):
+            with suppress(ValueError):
+                parameters[key] = number(value)
     return workload, parameters
 
 
@@ -143,8 +141,9 @@ class DagPeer:
         self._prepare = prepare
         self._values: list[Any] = []
 
-    def job(self, workload: str, parameters: dict[str, Any]) -> Any:
-        """Return a Job of a graph of `dags`."""
+    @contextmanager
+    def job(self, workload: str, parameters: dict[str, Any]) -> Iterator[Job]:
+        """Give a Job of a graph of `dags`."""
         if workload == "group":
             raise UnsupportedError("no tasks that run on several workers at once")
         if workload not in dags.GRAPHS:
@@ -158,20 +157,8 @@ class DagPeer:
         def forget() -> None:
             self._values = []
 
-        return _Open(Job(run, lambda: dag.agrees(self._values), len(dag), forget))
-
-
-class _Open:
-    """A Job that needs no clearing up, as a context manager."""
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
-
-    def __enter__(self) -> Job:
-        return self._job
-
-    def __exit__(self, *_: object) -> None:
-        self._job.reset()
+        yield Job(run, lambda: dag.agrees(self._values), len(dag), forget)
+        forget()
 
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
