@@ -192,7 +192,6 @@ class _Player:
 
     # ------------------------------------------------------------ steps
     def _carry_out(self, step: Mapping[str, Any], told: _Told) -> None:
-        """Have the model take a step."""
         model, do = self.model, step["do"]
         pool = POOLS.index(step["pool"]) if "pool" in step else 0
         if not model.scopes and do in ("submit", "alloc", "open_scope", "finish"):

@@ -106,12 +106,10 @@ class ModelTask:
 
     @property
     def tensors(self) -> list[tuple[int, int, bool]]:
-        """Those of all members."""
         return [tensor for member in self.members for tensor in member.tensors]
 
     @property
     def scalars(self) -> list[int]:
-        """Those of all members."""
         return [scalar for member in self.members for scalar in member.scalars]
 
     @property
@@ -275,7 +273,6 @@ class Model:
         """The rule by which a task last changed its state."""
 
     def become(self, task: ModelTask, state: str, rule: str) -> None:
-        """Change the state of a task, as a rule says."""
         task.state = state
         self.moves[task] = rule
 

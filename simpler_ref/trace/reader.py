@@ -266,7 +266,6 @@ def summary_lines(trace: Timeline) -> Iterator[str]:
 
 
 def _functions(trace: Timeline, width: int) -> Iterator[str]:
-    """Say what the functions took that took longest."""
     for name, (count, total, longest) in list(trace.functions().items())[:MOST_ROWS]:
         yield (
             f"{name[:width]:<{width}} {count:>9} {span(total):>10} {span(total / count):>10} "
@@ -313,7 +312,6 @@ def _below(trace: Timeline) -> Iterator[str]:
 
 # ---------------------------------------------------------------- the page
 def page(trace: Timeline) -> str:
-    """Return the page of a trace."""
     text = (Path(__file__).parent / "page.html").read_text(encoding="utf-8")
     about, columns = _contents(trace)
     packed = base64.b64encode(gzip.compress(b"".join(columns), 3)).decode()

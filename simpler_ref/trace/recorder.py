@@ -85,7 +85,6 @@ class TraceRecorder:
 
     @property
     def is_on(self) -> bool:
-        """Whether a trace is being taken."""
         return self.path is not None
 
     @property
@@ -174,7 +173,6 @@ class TraceRecorder:
 
     # ------------------------------------------------------------ its parts
     def _note_lines(self, spans: bool) -> None:
-        """Have Python's submits and scopes note their lines."""
         noting = Entries.__new__(Entries)
         vars(noting).update(vars(self._plain))
         for name in _SUBMITTERS + _SCOPES:
@@ -204,7 +202,6 @@ class TraceRecorder:
         return self._lines.setdefault((code, line), len(self._lines) + 1)
 
     def _collect(self, fd: int) -> None:
-        """Write notes until the trace ends."""
         try:
             while not self._ending:
                 self._write_notes(fd)
@@ -259,7 +256,6 @@ def _about() -> dict[str, Any]:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write all of some bytes to a descriptor."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]

@@ -210,7 +210,6 @@ class TraceFile:
         """The notes of each journal, of dtype `NOTE`."""
 
     def journal(self, number: int) -> Array:
-        """Return the notes of a journal."""
         return self.journals.get(number, np.empty(0, NOTE))
 
     def found(self, kind: int) -> Found:
@@ -293,13 +292,11 @@ def text_notes(value: dict[str, Any]) -> bytes:
 
 # ---------------------------------------------------------------- the tables
 def of_kind(notes: Array, kind: int) -> Array:
-    """Return the notes of a kind."""
     rows: Array = notes[notes["what"] & 0xFF == kind]
     return rows
 
 
 def ran_of(file: TraceFile) -> Array:
-    """Return what workers ran."""
     n = file.found(L.NOTED_RAN)
     outcome, function = n.operand & 0xFF, n.operand >> 8
     rows = _table(RAN, n.task, n.lane, outcome, function, n.time, n.value)
@@ -500,7 +497,6 @@ class Clock:
         """A time is wrong by at most so much."""
 
     def to_parent(self, times: Array) -> Array:
-        """Return times of the parent's clock for times of this one."""
         apart = times.astype(np.int64) - (self._zero + self._base)
         ahead = np.interp(apart, self._places + self._values, self._values)
         shifted: Array = apart - np.rint(ahead).astype(np.int64) + self._zero

@@ -93,7 +93,6 @@ class Part(NamedTuple):
     """What is taken from the lanes that are no workers."""
 
     def below(self, name: str) -> str:
-        """Return the name of something in it."""
         return f"{self.name} › {name}" if self.name else name
 
     def moved(self, table: str) -> Array:
@@ -333,7 +332,6 @@ class Timeline:
         return self.all_parts[self.part_of(lane)].name
 
     def part_of(self, lane: int) -> int:
-        """Return which of the parts a lane belongs to."""
         if lane < 0:
             return (-lane - 1) // len(LANES)
         firsts = [part.workers for part in self.all_parts]

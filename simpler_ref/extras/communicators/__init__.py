@@ -514,5 +514,4 @@ def _send(one: socket.socket, answer: Answer) -> None:
 
 
 def address_of(name: str) -> str:
-    """Return the address of the socket for a name."""
     return "\0simpler_ref." + hashlib.sha256(f"{os.getuid()} {name}".encode()).hexdigest()

@@ -82,7 +82,6 @@ class RunTensor:
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether its elements follow each other, row by row."""
         return is_row_major(self.shape, self.strides, 1)
 
     def described(self, prefix: str = "") -> dict[str, Any]:
@@ -119,7 +118,6 @@ class RunTask:
 
     @property
     def ring(self) -> int:
-        """Its ring."""
         return self.id >> 32
 
 
@@ -495,7 +493,6 @@ def dependency_task(
 
 
 def dependency_buffer(number: int, address: int, version: int, dtype: str, elements: int) -> Entry:
-    """Return the entry of a buffer."""
     return {
         "tensor_id": str(number),
         "buffer_addr": str(address),
@@ -575,24 +572,25 @@ def manifest(level: int, entries: list[Entry], dropped: int) -> dict[str, Any]:
 
 def tensor_entry(task: int, function: int, tensor: RunTensor, stage: str) -> Entry:
     """Return the entry of a tensor, without bytes; `task` and `function` are numbers."""
-    entry = blank_entry(task, function, tensor.index, stage)
-    entry["role"] = "inout" if tensor.tag == "INOUT" else "input" if stage == BEFORE else "output"
-    entry["dtype"], entry["is_contiguous"] = tensor.dtype, tensor.is_contiguous
+    role = "inout" if tensor.tag == "INOUT" else "input" if stage == BEFORE else "output"
+    entry = blank_entry(task, function, tensor.index, "tensor", role, stage, tensor.dtype)
     entry["shape"], entry["strides"] = list(tensor.shape), list(tensor.strides)
-    entry["start_offset"] = tensor.start
+    entry["start_offset"], entry["is_contiguous"] = tensor.start, tensor.is_contiguous
     return entry
 
 
-def blank_entry(task: int, function: int, index: int, stage: str) -> Entry:
-    """Return an entry of which no more is known than whose argument it is."""
+def blank_entry(
+    task: int, function: int, index: int, kind: str, role: str, stage: str, dtype: str
+) -> Entry:
+    """Return an entry without shape and bytes."""
     return {
         "task_id": f"{task:#x}",
         "func_id": function,
-        "role": "",
+        "role": role,
         "stage": stage,
         "arg_index": index,
-        "kind": "tensor",
-        "dtype": "",
+        "kind": kind,
+        "dtype": dtype,
         "shape": [],
         "strides": [],
         "start_offset": 0,
@@ -609,9 +607,8 @@ def scalar_entry(
 ) -> Entry:
     """Return the entry of a scalar, whose bytes are added to the file of dumps, if there is one."""
     octets = (bits & (1 << 64) - 1).to_bytes(L.WORD, "little")
-    entry = blank_entry(task, function, index, BEFORE)
-    value = np.frombuffer(octets, dtype.lower())[0].item()
-    entry |= {"role": "input", "kind": "scalar", "dtype": dtype, "value": value}
+    entry = blank_entry(task, function, index, "scalar", "input", BEFORE, dtype)
+    entry["value"] = np.frombuffer(octets, dtype.lower())[0].item()
     if dumped is not None:
         with open(dumped, "ab") as file:
             entry["bin_offset"] = file.tell()

@@ -108,7 +108,6 @@ class Counters:
                 raise
 
     def read(self) -> list[int]:
-        """Return what they have counted."""
         if self._fds:
             return [int.from_bytes(os.read(fd, 8), "little") for fd in self._fds]
         used = resource.getrusage(resource.RUSAGE_THREAD)
@@ -116,7 +115,6 @@ class Counters:
         return [cpu, used.ru_minflt, used.ru_majflt, used.ru_nvcsw, used.ru_nivcsw]
 
     def close(self) -> None:
-        """Stop counting."""
         while self._fds:
             os.close(self._fds.pop())
 
@@ -145,7 +143,6 @@ class Probe:
             self._memory = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self) -> None:
-        """Give everything back."""
         for fd in (self._file, self._memory):
             if fd >= 0:
                 os.close(fd)
@@ -161,7 +158,10 @@ class Probe:
             marks = self._mailbox.take_dump_marks()
             self._dump(number, marks, L.DUMP_BEFORE)
             if self._scalars:
-                self._note_scalars(number, args)
+                own = L.DUMPED_SCALAR | self._mailbox.member << L.DUMPED_MEMBER
+                for i, (raw, kind) in enumerate(args._all_scalars()):
+                    value = int.from_bytes(raw, "little", signed=True)
+                    self._note(L.NOTED_DUMPED, i | own, number, value, kind)
             with self._counted(number):
                 result = leaf(args)
             self._dump(number, marks, L.DUMP_AFTER)
@@ -186,19 +186,11 @@ class Probe:
 
     # ------------------------------------------------------------ arguments
     def _dump(self, number: int, marks: list[tuple[int, int, bytes]], stage: int) -> None:
-        """Write the tensors that are due at a stage."""
         for index, stages, wire in marks:
             if stages & stage:
                 at, nbytes = self._write(wire)
                 operand = index | (L.DUMPED_AFTER if stage == L.DUMP_AFTER else 0)
                 self._note(L.NOTED_DUMPED, operand, number, at, nbytes)
-
-    def _note_scalars(self, number: int, args: ReceivedArgs) -> None:
-        """Note the scalars."""
-        own = L.DUMPED_SCALAR | self._mailbox.member << L.DUMPED_MEMBER
-        for i, (raw, kind) in enumerate(args._all_scalars()):
-            value = int.from_bytes(raw, "little", signed=True)
-            self._note(L.NOTED_DUMPED, i | own, number, value, kind)
 
     def _note(self, what: int, operand: int, number: int, first: int, second: int) -> None:
         self._mailbox.note(what | operand << 8, number, first, second)

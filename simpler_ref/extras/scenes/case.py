@@ -374,7 +374,6 @@ class Case(NamedTuple):
     tolerances: tuple[float, float]
 
     def call_config(self, options: RunOptions, scene: str) -> CallConfig:
-        """Return the configuration of the run."""
         fields = {key: value for key, value in self.config.items() if key in _CONFIG}
         fields |= dict(options.diagnostics)
         if options.diagnostics:

@@ -27,7 +27,6 @@ SIMULATED = ("sim", "a2a3sim", "a5sim")
 
 
 def require_simulated(platform: str) -> None:
-    """Refuse platforms whose chips are not simulated."""
     if platform not in SIMULATED:
         raise ValueError(
             f"platform {platform!r} needs hardware; here chips are simulated: {', '.join(SIMULATED)}"
@@ -56,14 +55,12 @@ class RunOptions:
         require_simulated(self.platform)
 
     def devices_for(self, count: int) -> list[int]:
-        """Return the numbers of as many chips."""
         chosen = list(self.devices[:count])
         while len(chosen) < count:
             chosen.append(max(chosen) + 1)
         return chosen
 
     def wants(self, scene: str, case: str, manual: bool) -> bool:
-        """Say whether a case runs."""
         if self.cases:
             return case in self.cases or f"{scene}::{case}" in self.cases
         return self.manual or not manual
@@ -99,7 +96,6 @@ def add_options(add: Callable[..., Any], for_pytest: bool = False) -> None:
 
 
 def options_of(get: Callable[[str], Any]) -> RunOptions:
-    """Return the options that a command line has given."""
     return RunOptions(
         platform=get("platform"),
         devices=devices_of(get("device")),
@@ -125,5 +121,4 @@ def from_command_line(arguments: list[str] | None, about: str) -> tuple[RunOptio
 
 
 def pytest_addoption(parser: Any) -> None:
-    """Add the options of scenes to pytest's."""
     add_options(parser.getgroup("scenes", "scene tests of simpler_ref").addoption, for_pytest=True)
