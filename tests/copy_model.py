@@ -3,7 +3,7 @@
 What is made up here is what stands around them: sockets, processes and the engine. The mailbox of a link
 is a list in which each job is its own ticket. Each link, each session, and the worker of this machine is
 a coroutine that stops before each message, and one of them goes on at a time: a schedule says which. A
-session may be lost at any message; a frame may come twice.
+session may be lost at any message.
 """
 
 from __future__ import annotations
@@ -66,7 +66,6 @@ class Fault(Exception):
 
 
 def result(index, values):
-    """Return what a task writes."""
     return hash((index, *values)) & MASK
 
 
@@ -155,7 +154,6 @@ class Actors:
         self.points = 0
 
     def add(self, name, act, can_go_on):
-        """Add one."""
         self._waiting[name] = greenlet.greenlet(act), can_go_on
 
     def point(self, can_go_on=lambda: True):
@@ -202,19 +200,6 @@ class Session:
     def require_alive(self):
         if self.is_lost:
             raise Lost("the session has died")
-
-    def hear(self, raw):
-        """Return the payload of a frame, which may come a second time: then it is refused."""
-        frame = self.order.decode(raw)
-        if self.play.twice:
-            before = self.order.received
-            try:
-                self.order.decode(raw)
-            except ValueError:
-                assert self.order.received == before
-            else:
-                raise AssertionError("a frame was taken twice")
-        return frame
 
 
 def read(session, key, address):
@@ -277,7 +262,6 @@ class Served(SessionTasks):
         self.over = ""
 
     def live(self):
-        """Serve frames until the link has no more."""
         with suppress(Lost):
             while not self.over:
                 frame = self._next() if self.answer_all() else None
@@ -291,7 +275,7 @@ class Served(SessionTasks):
         if not self.inbox:
             self.over = "closed by its parent"
             return None
-        return self.of.hear(self.inbox.popleft())
+        return self.of.order.decode(self.inbox.popleft())
 
     def can_go_on(self):
         """Say whether there is a frame, or will be none."""
@@ -337,18 +321,6 @@ class Served(SessionTasks):
         play.has_run.append(index)
         for tensor in task.writes:
             play.note_made(tensor, written, index)
-
-
-class Args:
-    """The arguments of a job: its number."""
-
-    _box: bytes
-
-    @classmethod
-    def of(cls, job):
-        made = cls()
-        made._box = job.to_bytes(4, "little")
-        return made
 
 
 class Mailbox:
@@ -417,16 +389,6 @@ class Tasks(RunTasks):
         return LinkTask(self, message, missing)
 
 
-class Movers:
-    """Where the movers of the sessions of a play are."""
-
-    def __init__(self, play):
-        self._play = play
-
-    def __getitem__(self, number):
-        return self._play.of_link[number].address.encode()
-
-
 class FakeLink:
     """What `LinkTasks` needs of a link."""
 
@@ -438,7 +400,8 @@ class FakeLink:
         self.answers = {}
         self.losses = [0]
         self.tasks = LinkTasks(self, play.homes[where])
-        self.kind = Tasks(self, play.homes[where], Movers(play), None, self.losses)
+        movers = [one.address.encode() for one in play.of_link]
+        self.kind = Tasks(self, play.homes[where], movers, None, self.losses)
         self._order = Order(1, where)
         self.most_ahead = 0
         self.session_id = SESSION
@@ -466,14 +429,12 @@ class FakeLink:
         return asked in self.answers
 
     def wait_for_answer_or_task(self, *_place):
-        """Wait for an answer."""
         while not self.session.outbox:
             self.play.actors.point(lambda: bool(self.session.outbox) or self.session.of.is_lost)
             self.session.of.require_alive()
 
 
 def message_of(task, index):
-    """Return the RUN of a task."""
     tensors = [ContinuousTensor(0, (1, SIZE), DataType.UINT8) for _ in task.tags]
     beside = [RemoteTensorSidecar() for _ in tensors]
     wire = TaskPayloadWire(DIGEST, CallConfig(), RemoteTaskArgsWire(tensors, beside, [index], b""))
@@ -499,11 +460,10 @@ class Play:
         depth=1,
         faults=(),
         lost=None,
-        twice=False,
         any_order=False,
         in_frames=False,
     ):
-        self.program, self.lost, self.twice = program, lost, twice
+        self.program, self.lost = program, lost
         self.faults, self.any_order, self._in_frames = faults, any_order, in_frames
         self.sessions = {}
         self.of_link = [Session(self, number) for number in range(ENDPOINTS)]
@@ -595,7 +555,6 @@ class Play:
         return self.parent.end_run(failure, failed)
 
     def note_made(self, tensor, written, index):
-        """Note what a task has written."""
         self.made[tensor].append(written)
         self.writers[written] = index
 
@@ -690,7 +649,7 @@ class Play:
         if not self._may_run(job) or link.where in self.manager.dead:
             return False
         try:
-            link.tasks.run(link.kind, Args.of(job))
+            link.tasks.run(link.kind, SimpleNamespace(_box=job.to_bytes(4, "little")))
         except Lost:
             self.manager.dead[link.where] = 9
         except TaskError as error:
@@ -825,7 +784,6 @@ class SideBySideServed(Served):
             self._tell(end)
 
     def live(self):
-        """Serve frames until the link has no more."""
         super().live()
         self.has_ended = True
 

@@ -1,4 +1,4 @@
-"""Copies at endpoints, with messages in many orders, failures, losses, and frames that come twice.
+"""Copies at endpoints, with messages in many orders, failures and losses.
 
 Tasks are sent one at a time, ahead, or run side by side. See `copy_model`: directory, links' and
 sessions' parts are the real ones.
@@ -72,7 +72,7 @@ def test_tensors_are_right_in_any_order_and_move_no_more_than_needed(name, how):
     program = PROGRAMS[name]
     expected = sequentially(program)[-1], moves_needed(program)
     for seed in range(PLAYS_OF_ONE):
-        play = PLAYS[how](program, chosen_by(seed), twice=bool(seed % 2))
+        play = PLAYS[how](program, chosen_by(seed))
         assert play.run() is None, seed
         assert (play.memory.tolist(), play.moved) == expected, (program, seed)
 
