@@ -6,6 +6,7 @@ announce.
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import struct
@@ -34,7 +35,7 @@ from simpler_ref.workers.reports import read_error
 
 from ..remote_messages import MESSAGES, VALID
 from ..remote_messages import configs as valid_configs
-from ..support import received, small_engine, unmap
+from ..support import received, small_engine
 
 
 class Target(NamedTuple):
@@ -163,7 +164,6 @@ def check_tensor(raw):
 
 @st.composite
 def mailboxes(draw):
-    """Draw a mailbox with a task in it."""
     wires = draw(st.lists(tensors, max_size=4))
     scalars, box = draw(st.lists(words, max_size=4)), bytearray(L.MAILBOX_SIZE)
     struct.pack_into("<i", box, 0, L.TASK_READY)
@@ -235,23 +235,10 @@ PAYLOAD = pickling.pack_payload(pickling.serialize(len))
 DIGEST = ci.hashid_to_digest(
     ci.compute_callable_hashid(ci.build_python_serialized_descriptor(pickling.serialize(len)))
 )
-_engine: Any = None
-
-
+@functools.cache
 def shared_engine():
     """Return an engine without processes, made when it is first needed."""
-    global _engine
-    if _engine is None:
-        _engine = small_engine()
-    return _engine
-
-
-def close_engine():
-    """Unmap it."""
-    global _engine
-    if _engine is not None:
-        unmap(_engine)
-    _engine = None
+    return small_engine()
 
 
 @st.composite

@@ -14,6 +14,7 @@ import shutil
 import struct
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -43,48 +44,28 @@ GUARD = 2 * DEVICE
 """So that a copy which leaves its place ends where nothing is."""
 
 
-class _Memory:
-    """Bytes without neighbours."""
-
-    def __init__(self) -> None:
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.mmap.restype = ctypes.c_void_p
-        libc.mmap.argtypes = [ctypes.c_void_p, *[ctypes.c_size_t] * 5]
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000  # MAP_NORESERVE
-        start = libc.mmap(None, 2 * GUARD + ROOM, 0, flags, (1 << 64) - 1, 0)
-        assert start != (1 << 64) - 1
-        self.at = start + GUARD
-        flags |= mmap.MAP_PRIVATE | 0x10  # MAP_FIXED
-        assert libc.mmap(self.at, ROOM, 3, flags, (1 << 64) - 1, 0) == self.at
-        self.bytes = (ctypes.c_char * ROOM).from_address(self.at)
+@functools.cache
+def memory() -> SimpleNamespace:
+    """Return the memory of all tensors here: bytes without neighbours, and where they are."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, *[ctypes.c_size_t] * 5]
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000  # MAP_NORESERVE
+    start = libc.mmap(None, 2 * GUARD + ROOM, 0, flags, (1 << 64) - 1, 0)
+    assert start != (1 << 64) - 1
+    at = start + GUARD
+    assert libc.mmap(at, ROOM, 3, flags | 0x10, (1 << 64) - 1, 0) == at  # MAP_FIXED
+    return SimpleNamespace(at=at, bytes=(ctypes.c_char * ROOM).from_address(at))
 
 
 @functools.cache
-def memory() -> _Memory:
-    """Return the memory of all tensors here, mapped when it is first needed."""
-    return _Memory()
-
-
-_chip: ChipWorker | None = None
-
-
 def chip() -> ChipWorker:
     """Return a chip with a callable in slot 0 that adds, and one in 1 that does nothing."""
-    global _chip
-    if _chip is None:
-        _chip = ChipWorker()
-        _chip.init()
-        _chip.prepare(0, ChipCallable.from_kernel(K.add_core()))
-        _chip.prepare(1, K.orchestration("nothing", [D.INOUT, D.IN, D.OUT, D.SCALAR, D.SCALAR]))
-    return _chip
-
-
-def close() -> None:
-    """Close the chip."""
-    global _chip
-    if _chip is not None:
-        _chip.finalize()
-    _chip = None
+    made = ChipWorker()
+    made.init()
+    made.prepare(0, ChipCallable.from_kernel(K.add_core()))
+    made.prepare(1, K.orchestration("nothing", [D.INOUT, D.IN, D.OUT, D.SCALAR, D.SCALAR]))
+    return made
 
 
 # ---------------------------------------------------------------- callables
@@ -173,7 +154,6 @@ def check_image(raw):
 # ---------------------------------------------------------------- runs
 @st.composite
 def addresses(draw):
-    """Draw the address of a tensor."""
     inside = st.integers(0, ROOM).map(lambda offset: memory().at + offset)
     around = st.sampled_from((-1, ROOM, ROOM + 1)).map(lambda offset: memory().at + offset)
     nowhere = st.sampled_from([0, 1, 4095, 1 << 48, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
@@ -257,11 +237,11 @@ EXAMPLES = 40
 
 @pytest.fixture(autouse=True, scope="module")
 def _little_memory():
-    """Open a chip with little memory, and close it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SIMPLER_SIM_DEVICE_MEMORY", str(DEVICE))
         yield
-        close()
+        chip().finalize()
+        chip.cache_clear()
 
 
 @pytest.mark.parametrize("name", CHIP_TARGETS)

@@ -7,6 +7,7 @@ import pytest
 from simpler_ref.jit import layout as L
 from simpler_ref.task_interface import ContinuousTensor, DataType
 
+from ..support import unmap
 from . import decoders
 from .decoders import TARGETS, run_fixed_and_new
 
@@ -15,10 +16,10 @@ EXAMPLES = 30
 
 @pytest.fixture(autouse=True, scope="module")
 def _engine():
-    """Make the engine that the targets share, and close it."""
-    decoders.shared_engine()
+    engine = decoders.shared_engine()
     yield
-    decoders.close_engine()
+    unmap(engine)
+    decoders.shared_engine.cache_clear()
 
 
 @pytest.mark.parametrize("name", TARGETS)
