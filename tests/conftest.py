@@ -50,7 +50,6 @@ STEPPED = {"engine", "driver", "make_driver", "one"}
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark tests that drive kernels."""
     for item in items:
         if not STEPPED.isdisjoint(item.fixturenames):
             item.add_marker("kernels")
@@ -268,5 +267,4 @@ def driver():
 
 @pytest.fixture
 def one(make_driver):
-    """Give a `Driver` with one worker."""
     return make_driver(sub=1)

@@ -129,7 +129,6 @@ ONE_BLOCK = CallConfig(block_dim=1)
 
 @functools.cache
 def in_c() -> ChipCallable:
-    """Return the kernel in C."""
     return ChipCallable.from_kernel(CoreCallable.build(SIGNATURE, compile_kernel(IN_C)))
 
 

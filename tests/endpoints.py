@@ -120,7 +120,6 @@ class Tower:
         orch.submit_next_level(self.middle[child], args, worker=child)
 
     def submit_here(self, orch, tensor):
-        """Submit a task that adds one here."""
         orch.submit_sub(self.here, make_args((tensor, INOUT)))
 
 

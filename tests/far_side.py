@@ -85,12 +85,10 @@ def tell(orch, args, config):
 
 
 def scale(args):
-    """Be the task of a worker there: multiply by a float."""
     args.tensor(0).numpy()[...] *= np.float32(args.scalar_float(0))
 
 
 def wait(orch, args, config):
-    """Take some milliseconds."""
     time.sleep(args.scalar(0) / 1000)
 
 

@@ -36,7 +36,6 @@ _TOP = """\
 
 
 def text() -> str:
-    """Return the whole header."""
     lengths = {m.macro: m.elements for one in STRUCTURES for m in one.members if m.macro}
     parts = [
         _TOP,

@@ -31,7 +31,6 @@ class Part(NamedTuple):
     environment: dict[str, str] = {}  # noqa: RUF012  (nobody changes it)
 
     def command(self) -> list[str]:
-        """Return the command that runs it."""
         paths = [f"tests/{path}" for path in self.paths]
         return [sys.executable, "-m", "pytest", *self.options, *PATIENT, "-m", self.marks, *paths]
 
@@ -90,7 +89,6 @@ def run(name: str) -> bool:
 
 
 def main() -> int:
-    """Run the parts of the command line."""
     listed = "\n".join(f"  {name:12} {part.what}" for name, part in PARTS.items())
     parser = argparse.ArgumentParser(
         prog="make test-long ARGS=…",

@@ -85,7 +85,6 @@ class Place(NamedTuple):
 
 # ---------------------------------------------------------------- reading
 def rule_files(root: Path = ROOT) -> list[Path]:
-    """Return the files of rules."""
     return [path for path in sorted((root / "spec").glob("*.md")) if path.name != "README.md"]
 
 
@@ -124,7 +123,6 @@ def read_groups(root: Path = ROOT) -> dict[str, Group]:
 
 
 def read_rules(root: Path = ROOT) -> dict[str, Rule]:
-    """Return every rule by its id."""
     rules = [rule for group in read_groups(root).values() for rule in group.rules]
     twice = [rule for rule, count in Counter(rule.id for rule in rules).items() if count > 1]
     if twice:

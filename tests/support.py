@@ -176,7 +176,6 @@ class Driver(Steps):
     _task = _slot
 
     def close(self) -> None:
-        """Give the memory back."""
         unmap(self.engine)
         self.__dict__.clear()
 
@@ -244,7 +243,6 @@ class Driver(Steps):
         return int(self.k.alloc_buffer(self.mem, auto(nbytes).wire()))
 
     def alloc(self, nbytes: int) -> int:
-        """Claim a buffer; return its slot."""
         slot = self.try_alloc(nbytes)
         assert slot >= 0, slot
         return slot
@@ -413,11 +411,9 @@ class Driver(Steps):
         return words[: 5 * tensors] + words[5 * tensors + L.SCALAR_BITS :: L.SCALAR_WORDS]
 
     def address(self, slot: int, tensor: int = 0) -> int:
-        """Return the address of one of a slot's tensors."""
         return self.argument_words(slot)[5 * tensor + L.TENSOR_DATA]
 
     def edges(self, slot: int) -> list[Edge]:
-        """Return the edges of a slot to its producers."""
         named = [L.EDGE_PRODUCER, L.EDGE_NEXT, L.EDGE_CONSUMER]
         return [Edge(*(edge[k] for k in named)) for edge in edges_of(self.mem, slot)]
 
@@ -439,11 +435,9 @@ class Driver(Steps):
         return int(self.mem[L.RING_BLOCK + ring * L.LINE + field])
 
     def held(self, ring: int) -> int:
-        """Return the bytes a ring holds."""
         return self.ring_word(ring, L.R_TOP) - self.ring_word(ring, L.R_TAIL)
 
     def words(self) -> np.ndarray:
-        """Return a copy of every word of the engine."""
         return self.mem.copy()
 
     def changed_since(self, before: np.ndarray) -> list[int]:

@@ -119,7 +119,6 @@ class Scene:
         self.points &= self.cells
 
     def read(self):
-        """Return the program."""
         return parse(self.text)
 
     def new_play(self, memory, schedule, traced=False):
@@ -500,7 +499,6 @@ class Play:
         self.check_left()
 
     def check_left(self):
-        """Nothing is left behind."""
         peek = self.mem.peek
         left = {
             "BUSY": peek(L.BUSY),

@@ -22,7 +22,6 @@ class InTurn:
         return 0
 
     def again(self):
-        """Return one that does the same."""
         return InTurn()
 
     def __repr__(self):

@@ -41,7 +41,6 @@ class Litmus(NamedTuple):
     deaths: bool = False
 
     def play(self, seed, memory):
-        """Play it once, and check it."""
         scene = scene_of(self.scene)
         play = Play(scene, memory(scene), Drawn(f"litmus {seed}", 500))
         play.world.no_timers = self.no_timers

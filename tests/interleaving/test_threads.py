@@ -40,7 +40,6 @@ class Alone(World):
         self.woken: list[int] = []
 
     def call(self, kernel, *args):
-        """Run a kernel as this thread; return its answer."""
         with played(self):
             return kernel(self.mem, *args)
 
@@ -271,7 +270,6 @@ class SchedulerThread:
         return told
 
     def two_passes(self, mem):
-        """Play the passes."""
         assert mem[L.PARK_SCHED] == mem[L.WATCHING] == 0, "awake"
         assert mem[L.PASS_LOCK] == 1
         self.passes += 1

@@ -72,7 +72,6 @@ def put_in(fault: Fault, copy: Path) -> Iterator[None]:
 
 
 def write_all(texts: dict[Path, str]) -> None:
-    """Write files anew."""
     for path, text in texts.items():
         path.write_text(text)
         for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):

@@ -231,14 +231,12 @@ class Stage:
         return graph
 
     def graph(self, rng):
-        """Run a random graph."""
         values, seed = self.start_values(), rng.getrandbits(32)
         self.set_arrays()
         self.run(lambda orch, *_: self.graph_on(orch, values, seed))
         self.compare_arrays(values, f"graph {seed}")
 
     def replay(self, rng):
-        """Run a graph that was recorded."""
         number = rng.randrange(len(self.recordings))
         made, values = self.recordings[number]
         for _ in range(rng.randint(1, 4)):
@@ -247,7 +245,6 @@ class Stage:
             self.compare_arrays(values, f"recording {number}")
 
     def failing(self, rng):
-        """Run a random graph with a task that fails."""
         values, number = self.start_values(), rng.getrandbits(40)
         self.set_arrays()
 

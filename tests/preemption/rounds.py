@@ -172,11 +172,9 @@ class Round:
         self.reader.start()
 
     def command(self) -> list[str]:
-        """Return what Python is to run."""
         return ["-m", f"{__package__}.program", str(self.shape.seed), str(self.seconds)]
 
     def run(self) -> Outcome:
-        """Carry the round out."""
         try:
             failure = self.play()
         finally:

@@ -35,7 +35,6 @@ class Shape(NamedTuple):
 
     @property
     def kills(self) -> bool:
-        """Whether workers die."""
         return any(victim.how == KILL for victim in self.victims)
 
     @property
