@@ -82,7 +82,8 @@ def main() -> int:
     try:
         around = take(taken, options.workloads, effort, environments, floor.sample)
     finally:
-        floor.close()
+        for one in (floor, *taken.values()):
+            one.close()
     report = make_report(taken, around, effort)
     print("\n".join(lines_of(report)))
     text = json.dumps(report, indent=1, ensure_ascii=False) + "\n"

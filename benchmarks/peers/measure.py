@@ -364,22 +364,9 @@ def take(
 ) -> Around:
     """Go round the peers; return what the machine was like meanwhile.
 
-    A round that would not end in time is not begun, the first one excepted.
+    A round that would not end in time is not begun, the first one excepted. Peers that stay have to be
+    closed afterwards.
     """
-    try:
-        return _rounds(taken, figures, effort, environments, floor)
-    finally:
-        for one in taken.values():
-            one.close()
-
-
-def _rounds(
-    taken: dict[str, Taken],
-    figures: list[str],
-    effort: Effort,
-    environments: Environments,
-    floor: Callable[[], float],
-) -> Around:
     around = Around()
     begin_s = time.monotonic()
     names = [name for name, one in taken.items() if not one.skipped]

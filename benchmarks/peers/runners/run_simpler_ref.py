@@ -24,6 +24,7 @@ from serve import (
     WORKERS,
     Job,
     UnsupportedError,
+    leaving,
     require_short,
     serve,
     versions,
@@ -60,10 +61,6 @@ class Cells:
         """Return all of them."""
         return [self.tensor(i) for i in range(len(self.view))]
 
-    def clear(self) -> None:
-        """Set all to zero."""
-        self.array[:] = 0
-
 
 def doubles(worker: Worker, count: int) -> tuple[np.ndarray, ContinuousTensor]:
     """Return shared float64 numbers, and the tensor they travel as: integers of the same size."""
@@ -93,10 +90,7 @@ def independent(worker: Worker, n: int) -> Job:
             a.add_scalar(i)
             submit(mark, a)
 
-    right = np.arange(1, n + 1)
-    return Job(
-        lambda: worker.run(orchestrate), lambda: bool((cells.array == right).all()), n, cells.clear
-    )
+    return leaving(np.arange(1, n + 1), cells.array, lambda: worker.run(orchestrate), n)
 
 
 def chain(worker: Worker, n: int) -> Job:
@@ -116,7 +110,7 @@ def chain(worker: Worker, n: int) -> Job:
             a.add_tensor(tensor, T.INOUT)
             submit(add_one, a)
 
-    return Job(lambda: worker.run(orchestrate), lambda: count[0] == n, n, cells.clear)
+    return leaving(n, cells.array, lambda: worker.run(orchestrate), n)
 
 
 def stencil(worker: Worker, width: int, steps: int, spins: int) -> Job:
@@ -191,9 +185,7 @@ def tree(worker: Worker, leaves: int) -> Job:
             submit(add, a)
 
     right = leaves * (leaves - 1) // 2
-    return Job(
-        lambda: worker.run(orchestrate), lambda: value[tasks - 1] == right, tasks, cells.clear
-    )
+    return leaving(right, cells.array, lambda: worker.run(orchestrate), tasks, tasks - 1)
 
 
 def random(worker: Worker, path: str) -> Job:
@@ -225,10 +217,7 @@ def random(worker: Worker, path: str) -> Job:
                     a.add_scalar(i)
                     submit(mix, a)
 
-    right = dags.random_values(graph)
-    return Job(
-        lambda: worker.run(orchestrate), lambda: bool((cells.array == right).all()), n, cells.clear
-    )
+    return leaving(dags.random_values(graph), cells.array, lambda: worker.run(orchestrate), n)
 
 
 def submit(worker: Worker, n: int) -> Job:
@@ -262,8 +251,7 @@ def submit(worker: Worker, n: int) -> Job:
         worker.run(orchestrate)
         return spent
 
-    right = dags.sums_of_two(n)[-1]
-    return Job(run, lambda: value[(n + 1) % BUFFERS] == right, n, cells.clear)
+    return leaving(dags.sums_of_two(n)[-1], cells.array, run, n, (n + 1) % BUFFERS)
 
 
 def group(worker: Worker, n: int, members: int) -> Job:
@@ -286,9 +274,7 @@ def group(worker: Worker, n: int, members: int) -> Job:
             orch.submit_sub_group(mark, several)
 
     right = np.arange(1, n * members + 1)
-    return Job(
-        lambda: worker.run(orchestrate), lambda: bool((cells.array == right).all()), n, cells.clear
-    )
+    return leaving(right, cells.array, lambda: worker.run(orchestrate), n)
 
 
 def send(worker: Worker, mib: int) -> Job:
@@ -441,7 +427,7 @@ class SimplerRef:
         at_endpoints = mode == "endpoints"
         if at_endpoints and workload not in AT_ENDPOINTS:
             raise UnsupportedError("at endpoints compiled leaves are run, and the Cholesky")
-        with self._open(workers) as worker:
+        with opened(self._kind, mode, workers) as worker:
             job = JOBS[workload](worker, **parameters)
             worker.start()
             first = PLACED_AFTER if at_endpoints else self._kind is Again
@@ -450,11 +436,12 @@ class SimplerRef:
                 job.run()
             yield job
 
-    def _open(self, workers: int) -> Worker:
-        mode = self._child_mode
-        if mode == "endpoints":
-            return self._kind(fleet=ProcessFleet(), endpoints=workers, num_sub_workers=1)
-        return self._kind(3, num_sub_workers=workers, child_mode=mode, mailbox_depth=DEPTH)
+
+def opened(kind: type[Worker], mode: str, workers: int) -> Worker:
+    """Return a Worker with so many processes or threads, or with an endpoint for each."""
+    if mode == "endpoints":
+        return kind(fleet=ProcessFleet(), endpoints=workers, num_sub_workers=1)
+    return kind(3, num_sub_workers=workers, child_mode=mode, mailbox_depth=DEPTH)
 
 
 @contextmanager

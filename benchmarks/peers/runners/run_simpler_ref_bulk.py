@@ -17,12 +17,13 @@ import dags
 import numpy as np
 from dags import MASK
 from numba import float64, int64, njit
+from run_simpler_ref import opened
 from serve import (
-    DEPTH,
     PLACED_AFTER,
     WORKERS,
     Job,
     UnsupportedError,
+    leaving,
     require_short,
     serve,
     versions,
@@ -30,7 +31,6 @@ from serve import (
 
 from simpler_ref import Rows, TaskArgs, Worker, __version__, leaf
 from simpler_ref import TensorArgType as T
-from simpler_ref.remote import ProcessFleet
 from simpler_ref.task_interface import make_tensor
 
 SCOPE = 2048
@@ -200,20 +200,15 @@ class Bulk:
             raise UnsupportedError(f"at endpoints only these are run: {', '.join(AT_ENDPOINTS)}")
         if self._way == "again" and workload == "random":
             require_short(dags.read_graph(parameters["path"]))
-        with self._open(parameters.pop("workers", WORKERS)) as worker:
+        kind = Again if self._way == "again" else Worker
+        workers = parameters.pop("workers", WORKERS)
+        with opened(kind, self._child_mode, workers) as worker:
             job = JOBS[workload](worker, **parameters)
             worker.start()
             for _ in range(PLACED_AFTER if at_endpoints else 0):
                 job.reset()
                 job.run()  # task by task; then placements are tried
             yield job
-
-    def _open(self, workers: int) -> Worker:
-        kind = Again if self._way == "again" else Worker
-        mode = self._child_mode
-        if mode == "endpoints":
-            return kind(fleet=ProcessFleet(), endpoints=workers, num_sub_workers=1)
-        return kind(level=3, num_sub_workers=workers, child_mode=mode, mailbox_depth=DEPTH)
 
 
 class Again(Worker):
@@ -240,23 +235,13 @@ def running(worker: Worker, function: Any, arguments: tuple[Any, ...]) -> Callab
 
 def independent_job(worker: Worker, n: int) -> Job:
     marks = cells_of(worker, n)
-    right = np.arange(1, n + 1)
-    return Job(
-        running(worker, independent, (worker.register(mark), marks, n)),
-        lambda: bool((marks == right).all()),
-        n,
-        lambda: marks.fill(0),
-    )
+    run = running(worker, independent, (worker.register(mark), marks, n))
+    return leaving(np.arange(1, n + 1), marks, run, n)
 
 
 def chain_job(worker: Worker, n: int) -> Job:
     cell = cells_of(worker, 1)
-    return Job(
-        running(worker, chain, (worker.register(add_one), cell, n)),
-        lambda: cell[0] == n,
-        n,
-        lambda: cell.fill(0),
-    )
+    return leaving(n, cell, running(worker, chain, (worker.register(add_one), cell, n)), n)
 
 
 def stencil_job(worker: Worker, width: int, steps: int, spins: int) -> Job:
@@ -278,13 +263,8 @@ def stencil_job(worker: Worker, width: int, steps: int, spins: int) -> Job:
 def tree_job(worker: Worker, leaves: int) -> Job:
     cells = cells_of(worker, 2 * leaves - 1)
     handles = worker.register(put), worker.register(add)
-    right = leaves * (leaves - 1) // 2
-    return Job(
-        running(worker, tree, (*handles, cells, leaves)),
-        lambda: cells[-1] == right,
-        2 * leaves - 1,
-        lambda: cells.fill(0),
-    )
+    run = running(worker, tree, (*handles, cells, leaves))
+    return leaving(leaves * (leaves - 1) // 2, cells, run, 2 * leaves - 1, -1)
 
 
 def random_job(worker: Worker, path: str) -> Job:
@@ -293,13 +273,8 @@ def random_job(worker: Worker, path: str) -> Job:
     cells = cells_of(worker, n + 1)
     producers = np.ascontiguousarray(np.where(graph < 0, n, graph).T)
     arguments = worker.register(mix), cells.reshape(-1, 1), producers, np.arange(n)
-    right = dags.random_values(graph)
-    return Job(
-        running(worker, random, arguments),
-        lambda: bool((cells[:n] == right).all()),
-        n,
-        lambda: cells.fill(0),
-    )
+    run = running(worker, random, arguments)
+    return leaving(dags.random_values(graph), cells, run, n, slice(n))
 
 
 def submit_job(worker: Worker, n: int) -> Job:
@@ -317,19 +292,13 @@ def submit_job(worker: Worker, n: int) -> Job:
         worker.run(orchestrate)
         return spent
 
-    right = dags.sums_of_two(n)[-1]
-    return Job(run, lambda: cells[(n + 1) % BUFFERS] == right, n, lambda: cells.fill(0))
+    return leaving(dags.sums_of_two(n)[-1], cells, run, n, (n + 1) % BUFFERS)
 
 
 def group_job(worker: Worker, n: int, members: int) -> Job:
     marks = cells_of(worker, members * n)
-    right = np.arange(1, members * n + 1)
-    return Job(
-        running(worker, groups, (worker.register(mark), marks, n, members)),
-        lambda: bool((marks == right).all()),
-        n,
-        lambda: marks.fill(0),
-    )
+    run = running(worker, groups, (worker.register(mark), marks, n, members))
+    return leaving(np.arange(1, members * n + 1), marks, run, n)
 
 
 def send_job(worker: Worker, mib: int) -> Job:
