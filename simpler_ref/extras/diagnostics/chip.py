@@ -228,8 +228,8 @@ def _tensor(launch: Any, i: int) -> F.RunTensor:
     dtype = DataType(int(wire["dtype"]))
     tag, item = _TAGS[ArgDirection(int(launch["directions"][i]))], get_element_size(dtype)
     nbytes = item * int(np.prod(shape, dtype=np.int64))
-    strides, marked = row_major(shape, 1), bool(wire["padding"][1])
-    return F.RunTensor(i, tag, int(wire["data"]), nbytes, marked, dtype.name, item, shape, strides)
+    strides = row_major(shape, 1)
+    return F.RunTensor(i, tag, int(wire["data"]), nbytes, dtype.name, item, shape, strides)
 
 
 def _tensors(launch: Any) -> Iterator[F.RunTensor]:

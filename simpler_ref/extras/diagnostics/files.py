@@ -56,6 +56,10 @@ _CLOCK_HZ = 1_000_000_000
 """Times are in ns of the system's monotonic clock."""
 _READY, _DISPATCHED = tables.EVENT["inputs done"], tables.EVENT["dispatch"]
 _COMPLETED = tables.EVENT["complete"], tables.EVENT["fail"]
+_SUBMITTED = _, _ALLOCATED = tables.EVENT["submit"], tables.EVENT["alloc"]
+_RECLAIMED = tables.EVENT["reclaim"]
+_AT_ONCE = 1 << 16
+"""Notes that are objects of Python at a time."""
 Entry = dict[str, Any]
 
 
@@ -68,7 +72,6 @@ class RunTensor:
     tag: str
     address: int
     nbytes: int
-    is_marked: bool
     dtype: str
     item: int
     """Bytes of an element."""
@@ -131,21 +134,6 @@ class RunBuffer:
     elements: int
 
 
-class Step(NamedTuple):
-    """Something that the Orch thread did, in the order in which it did it."""
-
-    what: str
-    """submit, reclaim, held, scope, span."""
-    task: RunTask | None
-    first: int
-    """Of held: the ring. Of a scope: its depth. Of a span: when it began."""
-    second: int
-    """Of held: bytes. Of a scope: whether it was opened. Of a span: when it ended."""
-    line: int = 0
-    buffers: int = 0
-    """How many buffers had a producer."""
-
-
 class FlaggedRun:
     """The last run of a trace, which was that of `function`; `layouts` returns the layout of a number."""
 
@@ -174,7 +162,6 @@ class FlaggedRun:
         self.tasks: dict[int, RunTask] = {}
         self.buffers: list[RunBuffer] = []
         self._known: dict[int, int] = {}
-        self.steps: list[Step] = []
         self._walk()
         self.tasks = {number: one for number, one in self.tasks.items() if one.id >= 0}
         ran = tables.ran_of(file)
@@ -204,13 +191,16 @@ class FlaggedRun:
         return self._functions.get(task.function, -1)
 
     # ------------------------------------------------------------ the Orch thread's notes
+    def notes(self) -> Iterator[tuple[int, int, int, int, int]]:
+        """Yield kind, operand, task, time and value of the Orch thread's notes, in their order."""
+        for start in range(0, len(self._orch), _AT_ONCE):
+            for what, number, time, value in self._orch[start : start + _AT_ONCE].tolist():
+                yield what & 0xFF, what >> 8, number, time, value
+
     def _walk(self) -> None:
-        """Read the Orch thread's notes; of tasks whose submission was dropped nothing else is kept."""
+        """Read the notes about tasks; of those whose submission was dropped nothing else is kept."""
         depth, counts = -1, [0] * L.MAX_RING_DEPTH
-        submit, alloc, reclaim = (tables.EVENT[one] for one in ("submit", "alloc", "reclaim"))
-        for note in self._orch:
-            what, number, time, value = note.item()
-            kind, operand = what & 0xFF, what >> 8
+        for kind, operand, number, time, value in self.notes():
             if kind == L.NOTED_ARGUMENT:
                 self._note_tensor(number, operand, time, value)
             elif kind == L.NOTED_SHAPE:
@@ -218,26 +208,15 @@ class FlaggedRun:
             elif kind == L.NOTED_EDGE:
                 memory = operand >> 24 == L.OWED_MEMORY
                 self._task(number).edges.append(Edge(value, operand & 0xFFFF, time, memory))
-            elif kind in (submit, alloc):
+            elif kind in _SUBMITTED:
                 ring = max(0, min(depth, self.rings - 1))
                 task = self._task(number)
                 task.id, counts[ring] = ring << 32 | counts[ring], counts[ring] + 1
                 task.function, task.submitted = value, time
-                task.is_buffer = kind == alloc
+                task.is_buffer = kind == _ALLOCATED
                 self._place(task)
-                self.steps.append(Step("submit", task, time, time))
-            elif kind == reclaim:
-                if self.id_of(number) >= 0:
-                    self.steps.append(Step("reclaim", self.tasks[number], time, time))
-            elif kind == L.NOTED_HELD:
-                self.steps.append(Step("held", None, operand, value))
             elif kind == L.NOTED_SCOPE:
-                opened = operand >> 16
-                depth = (operand & 0xFFFF) - 1 + opened
-                step = Step("scope", None, operand & 0xFFFF, opened, number, value)
-                self.steps.append(step)
-            elif kind in (L.NOTED_SUBMIT, L.NOTED_PLAYED):
-                self.steps.append(Step("span", None, time, value))
+                depth = (operand & 0xFFFF) - 1 + (operand >> 16)
 
     def _task(self, number: int) -> RunTask:
         task = self.tasks.get(number)
@@ -251,8 +230,7 @@ class FlaggedRun:
         if kind < len(L.DTYPE_SIZES):
             dtype, item = DataType(kind).name, L.DTYPE_SIZES[kind]
         index, tag = operand & 0xFFFF, TAGS[operand >> 16 & 0xF]
-        marked = bool(operand >> 21 & 1)
-        tensor = RunTensor(index, tag, address, nbytes, marked, dtype, item)
+        tensor = RunTensor(index, tag, address, nbytes, dtype, item)
         self._task(number).tensors[index] = tensor
 
     def _note_shape(self, number: int, operand: int, first: int, second: int) -> None:
@@ -456,22 +434,21 @@ def _orchestrator_phases(run: FlaggedRun) -> list[Entry]:
     """Return when the Orch thread was busy with the submission of each task."""
     phases: list[Entry] = []
     pending = 0
-    for step in run.steps:
-        if step.what == "submit" and step.task is not None:
-            time = step.task.submitted
+    for kind, _, number, time, value in run.notes():
+        if kind in _SUBMITTED:
             if pending and phases[-1]["end_cycles"] > time:
                 pending = 0
             pending += 1
-            phase = {"submit_idx": len(phases), "task_id": step.task.id}
+            phase = {"submit_idx": len(phases), "task_id": run.id_of(number)}
             phases.append(phase | {"start_cycles": time, "end_cycles": time})
-        elif step.what == "span":
-            start = step.first
+        elif kind in (L.NOTED_SUBMIT, L.NOTED_PLAYED):  # from this time to that value
+            start = time
             for phase in phases[len(phases) - pending :]:
                 if phase["end_cycles"] >= start:
                     phase["start_cycles"] = start
                     start = phase["end_cycles"]
-            if pending and phases[-1]["end_cycles"] >= step.first:
-                phases[-1]["end_cycles"] = step.second
+            if pending and phases[-1]["end_cycles"] >= time:
+                phases[-1]["end_cycles"] = value
             pending = 0
     return phases
 
@@ -705,40 +682,29 @@ def _scope_stats(run: FlaggedRun) -> str:
         (use if by > 0 else back)[ring][what] += abs(by)
         most[ring][what] = max(most[ring][what], use[ring][what] - back[ring][what])
 
-    for step in run.steps:
-        if step.what == "held":
-            ring = step.first
-            change(ring, "heap", step.second - use[ring]["heap"] + back[ring]["heap"])
-        elif step.what == "scope":
-            ring = max(0, min(step.first, run.rings - 1))
-            place = tables.line_name(run.about, step.line) if step.first else run.site
-            phase = "begin" if step.second else "end"
-            lines.append(
-                scope_line(place, phase, step.first, ring, back[ring], use[ring], step.buffers)
-            )
-        elif step.task is not None:
-            way = 1 if step.what == "submit" else -1
-            change(step.task.ring, "tasks", way)
-            edges = len({one.producer for one in step.task.edges})
-            change(step.task.ring, "edges", way * edges)
-    return scope_lines(lines, run.failed, run.dropped, most[: run.rings], _most_keys(run.steps))
-
-
-def _most_keys(steps: list[Step]) -> int:
-    """Return the most buffers that had a producer at once."""
-    owner: dict[int, int] = {}
-    most = 0
-    for step in steps:
-        most = max(most, step.buffers)
-        number, tensors = (step.task.number, step.task.tensors) if step.task else (0, {})
-        for one in tensors.values():
-            if one.tag in WRITING and one.address:
-                if step.what == "submit":
-                    owner[one.address] = number
-                elif owner.get(one.address) == number:
-                    del owner[one.address]
-        most = max(most, len(owner))
-    return most
+    owner: dict[int, int] = {}  # of each buffer that has a producer
+    most_keys = 0
+    for kind, operand, number, _, value in run.notes():
+        if kind == L.NOTED_HELD:
+            change(operand, "heap", value - use[operand]["heap"] + back[operand]["heap"])
+        elif kind == L.NOTED_SCOPE:  # the number is that of a line, the value a count of buffers
+            depth, most_keys = operand & 0xFFFF, max(most_keys, value)
+            ring = max(0, min(depth, run.rings - 1))
+            place = tables.line_name(run.about, number) if depth else run.site
+            phase = "begin" if operand >> 16 else "end"
+            lines.append(scope_line(place, phase, depth, ring, back[ring], use[ring], value))
+        elif kind in (*_SUBMITTED, _RECLAIMED) and (task := run.tasks.get(number)) is not None:
+            way = -1 if kind == _RECLAIMED else 1
+            change(task.ring, "tasks", way)
+            change(task.ring, "edges", way * len({one.producer for one in task.edges}))
+            for one in task.tensors.values():
+                if one.tag in WRITING and one.address:
+                    if way > 0:
+                        owner[one.address] = number
+                    elif owner.get(one.address) == number:
+                        del owner[one.address]
+            most_keys = max(most_keys, len(owner))
+    return scope_lines(lines, run.failed, run.dropped, most[: run.rings], most_keys)
 
 
 # ---------------------------------------------------------------- pmu.csv
