@@ -21,7 +21,6 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
@@ -115,7 +114,6 @@ class RunTask:
     """Its ring, shifted by 32 bits, and its number there."""
     function: int = 0
     is_buffer: bool = False
-    submitted: int = 0
     tensors: dict[int, RunTensor] = field(default_factory=dict)
     edges: list[Edge] = field(default_factory=list)
 
@@ -212,8 +210,7 @@ class FlaggedRun:
                 ring = max(0, min(depth, self.rings - 1))
                 task = self._task(number)
                 task.id, counts[ring] = ring << 32 | counts[ring], counts[ring] + 1
-                task.function, task.submitted = value, time
-                task.is_buffer = kind == _ALLOCATED
+                task.function, task.is_buffer = value, kind == _ALLOCATED
                 self._place(task)
             elif kind == L.NOTED_SCOPE:
                 depth = (operand & 0xFFFF) - 1 + (operand >> 16)
@@ -273,18 +270,6 @@ def _name_of(dtype: np.dtype[Any]) -> str:
 
 
 # ---------------------------------------------------------------- all files
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Make a folder, and write into it alone: of several tasks that name it the last one's files stay."""
-    folder.mkdir(parents=True, exist_ok=True)
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)
-
-
 def write_files(
     run: FlaggedRun, config: CallConfig, counters: tuple[str, ...], dumped: str | None
 ) -> None:
@@ -316,7 +301,10 @@ Makers = dict[str, Callable[[int], str | dict[str, Any]]]
 def write_all(
     config: CallConfig, makers: Makers, dumped: str | None, found: dict[str, str] | None = None
 ) -> None:
-    """Write the files of the flags that are on, others by their names, and the bytes of tensors."""
+    """Write the files of the flags that are on, others by their names, and the bytes of tensors.
+
+    The folder is locked: of several tasks that name it the last one's files stay.
+    """
     found = found or {}
     for flag, make in makers.items():
         if value := getattr(config, flag):
@@ -326,7 +314,10 @@ def write_all(
             else:
                 found[FILES[flag]] = made if isinstance(made, str) else json.dumps(made)
     folder = Path(config.output_prefix)
-    with locked(folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
         for name, text in found.items():
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(text, encoding="utf-8")
@@ -335,6 +326,8 @@ def write_all(
             target.unlink(missing_ok=True)  # of another run
             if dumped is not None:
                 shutil.copyfile(dumped, target)
+    finally:
+        os.close(fd)
 
 
 # ---------------------------------------------------------------- l2_swimlane_records.json
