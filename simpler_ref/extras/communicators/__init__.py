@@ -299,19 +299,33 @@ class Communicators:
             place = {"address": region.address, "nbytes": region.nbytes, "pid": region.owner}
             return Answer(place, region.fd)
 
+        device_ctx, failed = 0, ""
         try:
             place = _agree(one, ranks, said, decide)
-            device_ctx, error = self._open(one, ranks, place, windows is None)
+            try:
+                device_ctx = self._open(one, ranks, place, windows is None)
+            except Exception as error:
+                failed = f"rank {one.rank} cannot open the windows: {error}"
         finally:
             for array in made:
                 regions.release(array)
-        self._confirm(one, ranks, device_ctx, error)
+
+        def find_failure(heard: list[Words]) -> Answer:
+            found = [words["failed"] for words in heard if words["failed"]]
+            return Answer({"error": found[0]} if found else {})
+
+        try:  # every rank has opened the windows; if one could not, none keeps them
+            _agree(one, ranks, {"failed": failed}, find_failure)
+        except BaseException:
+            if not failed:
+                self.comm_release_domain(one.number, device_ctx)
+            raise
         return device_ctx
 
     def _open(
         self, one: Communicator, ranks: tuple[int, ...], place: Answer, has_windows: bool
-    ) -> tuple[int, Exception | None]:
-        """Map the memory of a domain and open its windows; return the `device_ctx`, and what failed."""
+    ) -> int:
+        """Map the memory of a domain and open its windows; return the `device_ctx`."""
         words, fd = place
         address, nbytes = words["address"], words["nbytes"]
         try:
@@ -322,31 +336,12 @@ class Communicators:
             memory = DomainMemory(address)
             rank = ranks.index(one.rank)
             self._domains.take(memory, rank, array, has_windows)
-        except Exception as error:
-            return 0, error
         finally:
             if ranks[0] != one.rank:  # this process has got it for that
                 os.close(fd)
         device_ctx = memory.context(rank)
         one.addresses[device_ctx] = address
-        return device_ctx, None
-
-    def _confirm(
-        self, one: Communicator, ranks: tuple[int, ...], device_ctx: int, error: Exception | None
-    ) -> None:
-        """Return once every rank has opened the windows; if one could not, none keeps them."""
-
-        def decide(heard: list[Words]) -> Answer:
-            failed = [words["failed"] for words in heard if words["failed"]]
-            return Answer({"error": failed[0]} if failed else {})
-
-        failed = f"rank {one.rank} cannot open the windows: {error}" if error else ""
-        try:
-            _agree(one, ranks, {"failed": failed}, decide)
-        except BaseException:
-            if device_ctx in one.addresses:
-                self.comm_release_domain(one.number, device_ctx)
-            raise
+        return device_ctx
 
 
 # ---------------------------------------------------------------- rendezvous
