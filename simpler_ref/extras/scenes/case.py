@@ -53,13 +53,13 @@ class SceneArgs:
     """
 
     def __init__(self, tensors: dict[str, Any], scalars: dict[str, Any]) -> None:
-        vars(self).update(tensors, **scalars)
-        self._tensors = tensors
-        self._scalars = scalars
+        self._tensors, self._scalars = tensors, scalars
 
     def __getattr__(self, name: str) -> Any:
-        known = ", ".join(self) if "_tensors" in vars(self) else ""
-        raise AttributeError(f"the scene has no argument {name!r}; it has {known}")
+        known = vars(self).get("_tensors", {}) | vars(self).get("_scalars", {})
+        if name in known:
+            return known[name]
+        raise AttributeError(f"the scene has no argument {name!r}; it has {', '.join(known)}")
 
     def __iter__(self) -> Iterator[str]:
         yield from self._tensors
@@ -111,7 +111,7 @@ def task_args_by(args: SceneArgs, signature: Sequence[ArgDirection]) -> tuple[Ta
     return args.to_task_args(*(_TAGS[ArgDirection(one)] for one in directions)), written
 
 
-class TaskArgsBuilder:
+class TaskArgsBuilder(SceneArgs):
     """What `generate_args` returns: the tensors and scalars of a case, in order.
 
     Parameters
@@ -127,8 +127,8 @@ class TaskArgsBuilder:
     """
 
     def __init__(self, *specs: Tensor | Scalar) -> None:
-        self.tensors: dict[str, Any] = {}
-        self.scalars: dict[str, Any] = {}
+        super().__init__({}, {})
+        self.tensors, self.scalars = self._tensors, self._scalars
         for spec in specs:
             self._add(spec)
 
@@ -148,20 +148,6 @@ class TaskArgsBuilder:
             if np.asarray(value).dtype.hasobject:
                 raise TypeError(f"tensor {name!r} has elements that are Python objects")
             self.tensors[name] = value
-
-    @property
-    def _args(self) -> SceneArgs:
-        return SceneArgs(self.tensors, self.scalars)
-
-    @property
-    def specs(self) -> list[Tensor | Scalar]:
-        """What it was made of."""
-        return self._args.specs
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name in ("tensors", "scalars"):  # not made yet
-            raise AttributeError(name)
-        return getattr(self._args, name)
 
     def golden(self) -> SceneArgs:
         """Return copies, for `compute_golden` to change."""
