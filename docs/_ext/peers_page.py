@@ -73,7 +73,11 @@ class Figures:
         return "own" if self.peers[peer]["own"] else self.peers[peer]["workers"]
 
     # ------------------------------------------------------------ drawings
-    def bars(self, workload, *chosen):
+    def bars(self, *workloads):
+        """Return a table for each workload, see `some`."""
+        return "\n".join(map(self.some, workloads))
+
+    def some(self, workload, *chosen):
         """Return a table: a bar for each peer, or for those chosen, on a logarithmic axis."""
         rows = [one for one in self.taken(workload) if not chosen or one[0] in chosen]
         if not rows:
@@ -148,7 +152,7 @@ class Figures:
         return "\n".join([head, *parts, "</svg>"])
 
     # ------------------------------------------------------------ words
-    def table(self, workloads):
+    def table(self, *workloads):
         """Return a Markdown table: peers down, workloads across."""
         unknown = [name for name in workloads if name not in self.report["titles"]]
         if unknown:
@@ -291,20 +295,9 @@ def spread_out(wanted, gap, top, bottom):
     return places
 
 
-DRAWN = {
-    "bars": lambda figures, names: "\n".join(map(figures.bars, names)),
-    "some": lambda figures, names: figures.bars(*names),  # a workload, and peers
-    "lines": lambda f, _: f.lines(),
-}
-WRITTEN = {
-    "table": lambda figures, names: figures.table(names),
-    "missing": lambda figures, _: figures.missing(),
-    "ahead": lambda figures, _: figures.ahead(),
-    "targets": lambda figures, _: figures.targets(),
-    "setting": lambda figures, _: figures.setting(),
-    "versions": lambda figures, _: figures.versions(),
-}
-PARTS = (*DRAWN, *WRITTEN)
+DRAWN = ("bars", "some", "lines")
+PARTS = (*DRAWN, "table", "missing", "ahead", "targets", "setting", "versions")
+"""What `Figures` has under these names, as HTML and as Markdown."""
 
 
 class Peers(SphinxDirective):
@@ -319,10 +312,10 @@ class Peers(SphinxDirective):
         if part not in PARTS:
             raise self.error(f"{{peers}} {part}: there are {', '.join(PARTS)}")
         self.env.note_dependency(str(DATA))
-        figures = Figures(json.loads(DATA.read_text()))
+        made = getattr(Figures(json.loads(DATA.read_text())), part)(*names)
         if part in DRAWN:
-            return [nodes.raw("", DRAWN[part](figures, names), format="html")]
-        return self.parse_text_to_nodes(WRITTEN[part](figures, names))
+            return [nodes.raw("", made, format="html")]
+        return self.parse_text_to_nodes(made)
 
 
 def setup(app):
