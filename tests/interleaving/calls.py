@@ -449,11 +449,8 @@ class CallPlay(Play):
             return True
         if self.scene.strands and len(self.was_dead) == self.scene.workers:
             return True
-        return bool(self.was_dead) and self.was_given(number) & self.was_dead != set()
-
-    def was_given(self, number):
-        """Return the workers that have had a call."""
-        return {worker for one, _, worker in self.world.history if self.order[one] == number}
+        had_it = {worker for one, _, worker in self.world.history if self.order[one] == number}
+        return not had_it.isdisjoint(self.was_dead)
 
     def check_outcome(self, number, slot):
         """A call that has ended, or is cancelled, says how."""

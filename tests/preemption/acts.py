@@ -280,9 +280,6 @@ class Stage:
             orch.submit_sub_many(self.link, [Rows(self.rows, index)], [T.INOUT], [numbers])
 
         self.run(orch_fn)
-        self.compare_rows(rows)
-
-    def compare_rows(self, rows):
         if self.rows.tolist() != rows:
             raise Wrong(f"bulk: the rows are {self.rows.tolist()}, not {rows}")
 
