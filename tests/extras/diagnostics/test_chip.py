@@ -146,17 +146,6 @@ def test_each_block_has_a_record_in_both_lists(chip, tmp_path, blocks):
         assert times == sorted(times)
 
 
-@pytest.mark.spec("FLAG-CHIP-1", "FLAG-CHIP-2")
-@pytest.mark.parametrize("level", [1, 2, 3, 4])
-def test_levels_add_lists(chip, files, level):
-    chip.run_args(0, host_args(np.zeros(BLOCKS, np.int32)), files.config(enable_l2_swimlane=level))
-    records = files.swimlane
-    assert records["l2_swimlane_level"] == level
-    lists = ["aicore_tasks", "aicpu_tasks", "aicpu_scheduler_phases", "aicpu_orchestrator_phases"]
-    assert [name for name in records if name.startswith("aic")] == lists[:level]
-    assert ("core_to_thread" in records["metadata"]) is (level >= 3)
-
-
 # ---------------------------------------------------------------- waves
 @pytest.mark.spec("FLAG-CHIP-2", "FLAG-CHIP-8")
 def test_launches_have_numbers_and_waves_have_phases(waves):
@@ -188,21 +177,6 @@ def test_launches_have_numbers_and_waves_have_phases(waves):
 
 
 # ---------------------------------------------------------------- files
-@pytest.mark.spec("FLAG-CHIP-1")
-def test_each_flag_writes_its_own_file_and_no_other(chip, tmp_path):
-    written = {
-        "enable_l2_swimlane": ["chip_swimlane_records.json", "l2_swimlane_records.json"],
-        "enable_dump_tensor": ["args_dump/args.bin", "args_dump/args_dump.json"],
-        "enable_pmu": ["pmu.csv"],
-        "enable_dep_gen": ["deps.json"],
-        "enable_scope_stats": ["scope_stats/scope_stats.jsonl"],
-    }
-    for flag, names in written.items():
-        files = Files(tmp_path / flag)
-        chip.run_args(0, host_args(np.zeros(BLOCKS, np.int32)), files.config(**{flag: 1}))
-        assert files.names() == names
-
-
 @pytest.mark.spec("FLAG-CHIP-1")
 def test_a_folder_that_cannot_be_made_is_an_error_before_the_run(chip, tmp_path):
     (tmp_path / "file").write_bytes(b"")
