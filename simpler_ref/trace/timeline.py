@@ -492,31 +492,23 @@ class Timeline:
         """
         if not self.parts:
             return critical_path(self.tasks, self.edges)
-        paths: dict[int, list[int]] = {}
-        for part in self.parts[1:]:
-            paths |= part.trace._paths_of_runs(part)
 
         def unfold(numbers: list[int]) -> Iterator[int]:
             for number in numbers:
                 yield number
                 for run, *_ in self.runs_within.get(number, ()):
-                    yield from unfold(paths.get(run, []))
+                    yield from unfold(self._path_of_run(run))
 
         return list(unfold(self.parts[0].trace.critical_path))
 
-    def _paths_of_runs(self, part: Part) -> dict[int, list[int]]:
-        """Return the critical path of each run, by the numbers that this trace has as a part."""
-        found = {}
-        for run in np.unique(self.tasks["run"][self.tasks["run"] >= 0]).tolist():
-            mine = np.flatnonzero(self.tasks["run"] == run)
-            low, high = int(mine[0]), int(mine[-1]) + 1
-            consumer, producer = self.edges["consumer"], self.edges["producer"]
-            owed = self.edges[(consumer > low) & (consumer <= high) & (producer > low)]
-            owed["consumer"] -= low
-            owed["producer"] -= low
-            path = critical_path(self.tasks[low:high], owed)
-            found[run + part.runs] = [one + low + part.tasks for one in path]
-        return found
+    def _path_of_run(self, run: int) -> list[int]:
+        low = self.first_of_run(run) - 1
+        high = low + int(self._tasks_of_run[run])
+        consumer, producer = self.edges["consumer"], self.edges["producer"]
+        owed = self.edges[(consumer > low) & (consumer <= high) & (producer > low)]
+        owed["consumer"] -= low
+        owed["producer"] -= low
+        return [one + low for one in critical_path(self.tasks[low:high], owed)]
 
 
 def _name_functions(parts: list[Part], tables: list[dict[str, Array]]) -> dict[str, str]:
