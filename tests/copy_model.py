@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
@@ -694,29 +695,18 @@ SUB_WORKERS, FETCHERS = 2, 1
 """Each session has these beside its own thread: actors, too."""
 
 
-class Promise:
+class Promise(Future):
     """What another actor does, once: a future of a call, or of a thread."""
 
     def __init__(self, act):
-        self.act, self.is_done, self.error, self.value = act, False, None, None
+        super().__init__()
+        self.act = act
 
     def do(self):
         try:
-            self.value = self.act()
+            self.set_result(self.act())
         except Exception as error:
-            self.error = error
-        self.is_done = True
-
-    def done(self):
-        return self.is_done
-
-    def exception(self):
-        return self.error
-
-    def result(self):
-        if self.error is not None:
-            raise self.error
-        return self.value
+            self.set_exception(error)
 
     def add_done_callback(self, _callback):
         """Tell nobody: the session sees it when it is its turn."""
@@ -772,14 +762,14 @@ class SideBySideServed(Served):
 
     def _wait(self, for_frames):
         def is_over():
-            return any(one.is_done for one in self.promised) or (for_frames and bool(self.inbox))
+            return any(one.done() for one in self.promised) or (for_frames and bool(self.inbox))
 
         while not is_over():
             self.play.actors.point(lambda: is_over() or self.of.is_lost)
             self._require_alive()
 
     def _answer_ended(self):
-        self.promised = [one for one in self.promised if not one.is_done]
+        self.promised = [one for one in self.promised if not one.done()]
         for end in self._beside.ends():
             self._tell(end)
 
