@@ -235,6 +235,8 @@ PAYLOAD = pickling.pack_payload(pickling.serialize(len))
 DIGEST = ci.hashid_to_digest(
     ci.compute_callable_hashid(ci.build_python_serialized_descriptor(pickling.serialize(len)))
 )
+
+
 @functools.cache
 def shared_engine():
     """Return an engine without processes, made when it is first needed."""

@@ -58,9 +58,7 @@ def leaving(
     right: Any, cells: Any, run: Callable[[], Any], tasks: int, where: Any = slice(None)
 ) -> Job:
     """Return a Job whose tasks leave these numbers in some cells of shared memory, which are 0 before."""
-    return Job(
-        run, lambda: bool((cells[where] == right).all()), tasks, lambda: cells.fill(0)
-    )
+    return Job(run, lambda: bool((cells[where] == right).all()), tasks, lambda: cells.fill(0))
 
 
 class Peer(Protocol):
