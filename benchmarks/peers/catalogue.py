@@ -224,42 +224,17 @@ UNITS: dict[str, str] = {name: one.unit for name, one in WORKLOADS.items()} | di
 
 
 # ---------------------------------------------------------------- targets
-class Bound(NamedTuple):
-    """A figure of ours that shall not exceed a value, in the unit of the workload."""
-
-    title: str
-    peer: str
-    workload: str
-    at_most: float
-
-
-class Ahead(NamedTuple):
-    """How many times cheaper ours shall be than the best of some peers; below 1: how near."""
-
-    title: str
-    peer: str
-    others: tuple[str, ...]
-    workloads: tuple[str, ...]
-    factor: float
-
-
-class Growth(NamedTuple):
-    """How a figure of ours may grow from one workload to another."""
-
-    title: str
-    peer: str
-    over: str
-    under: str
-    at_most: float
-
-
-class Touching(NamedTuple):
-    """Passing memory shall cost no more than touching it, as `plain` does; `slack` is noise."""
+class Target(NamedTuple):
+    """What figures of ours shall not exceed; the worst of the workloads decides."""
 
     title: str
     peer: str
     workloads: tuple[str, ...]
-    slack: float
+    at_most: float
+    """In the unit of the workload, or a multiple of the best of the others."""
+    others: tuple[str, ...] = ()
+    beside: str = ""
+    """The workload of the others, if it is not the same."""
 
 
 PER_TASK = ("independent", "chain", "stencil", "tree", "random_1e3", "random_1e4", "random_1e5")
@@ -268,58 +243,49 @@ POOLS = ("pool", "futures", "mpire", "loky", "joblib")
 DISTRIBUTED = ("ray", "dask", "parsl")
 NATIVE = ("openmp", "onetbb", "taskflow")
 
-Target = Bound | Ahead | Growth | Touching
 TARGETS: tuple[Target, ...] = (
-    Bound("many in one call, per task", "own_many", "submit", 0.1),
-    Bound("chain of compiled leaves", "own_many", "chain", 0.5),
-    Bound("independent compiled leaves, one worker", "own_many", "one_worker", 0.35),
-    Bound("METG(50 %), width 8, compiled leaves", "own_many", "metg_8", 1.5),
-    Bound("METG(50 %), width 2, compiled leaves", "own_many", "metg_2", 1.5),
-    Bound("METG(50 %), width 8, Python leaves", "own", "metg_8", 5.0),
-    Bound("METG(50 %), width 2, Python leaves", "own", "metg_2", 5.0),
-    Bound("METG(50 %), width 8, Python leaves, run again", "own_python_again", "metg_8", 5.0),
-    Bound("METG(50 %), width 2, Python leaves, run again", "own_python_again", "metg_2", 5.0),
-    Growth(
-        "10⁶ random tasks beside 10³, many in a call", "own_many", "random_1e6", "random_1e3", 1.2
+    Target("many in one call, per task", "own_many", ("submit",), 0.1),
+    Target("chain of compiled leaves", "own_many", ("chain",), 0.5),
+    Target("independent compiled leaves, one worker", "own_many", ("one_worker",), 0.35),
+    Target("METG(50 %), width 8, compiled leaves", "own_many", ("metg_8",), 1.5),
+    Target("METG(50 %), width 2, compiled leaves", "own_many", ("metg_2",), 1.5),
+    Target("METG(50 %), width 8, Python leaves", "own", ("metg_8",), 5.0),
+    Target("METG(50 %), width 2, Python leaves", "own", ("metg_2",), 5.0),
+    Target("METG(50 %), width 8, Python leaves, run again", "own_python_again", ("metg_8",), 5.0),
+    Target("METG(50 %), width 2, Python leaves, run again", "own_python_again", ("metg_2",), 5.0),
+    Target(
+        "10⁶ random tasks beside 10³, many in a call",
+        *("own_many", ("random_1e6",), 1.2, ("own_many",), "random_1e3"),
     ),
-    Growth("10⁶ random tasks beside 10³, Python leaves", "own", "random_1e6", "random_1e3", 1.2),
-    Touching("64 MiB in or out of a task: touching it once", "own", ("send", "receive"), 1.1),
-    Ahead(
+    Target(
+        "10⁶ random tasks beside 10³, Python leaves",
+        *("own", ("random_1e6",), 1.2, ("own",), "random_1e3"),
+    ),
+    Target(
+        "64 MiB in or out of a task: touching it once in one process",
+        *("own", ("send", "receive"), 1.1, ("plain",)),
+    ),
+    Target(
         "ahead of StarPU on every row",
-        "own_many",
-        ("starpu",),
-        ("submit", *PER_TASK, *SHORTEST),
-        1.0,
+        *("own_many", ("submit", *PER_TASK, *SHORTEST), 1.0, ("starpu",)),
     ),
-    Ahead(
+    Target(
         "within 2 × of OpenMP, oneTBB and Taskflow, processes",
-        "own_many",
-        NATIVE,
-        (*PER_TASK, *SHORTEST),
-        0.5,
+        *("own_many", (*PER_TASK, *SHORTEST), 2.0, NATIVE),
     ),
-    Ahead(
+    Target(
         "level with OpenMP, oneTBB and Taskflow, threads",
-        "own_many_threads",
-        NATIVE,
-        (*PER_TASK, *SHORTEST),
-        0.9,
+        *("own_many_threads", (*PER_TASK, *SHORTEST), 1 / 0.9, NATIVE),
     ),
-    Ahead("10 × the best pool, Python leaves", "own", POOLS, ("independent", "chain"), 10.0),
-    Ahead("10 × Pool, calls", "own_calls", ("pool",), ("independent", "chain"), 10.0),
-    Ahead("10 × Pool, map", "own_map", ("pool",), ("independent",), 10.0),
-    Ahead(
+    Target("10 × the best pool, Python leaves", "own", ("independent", "chain"), 0.1, POOLS),
+    Target("10 × Pool, calls", "own_calls", ("independent", "chain"), 0.1, ("pool",)),
+    Target("10 × Pool, map", "own_map", ("independent",), 0.1, ("pool",)),
+    Target(
         "50 × joblib and dask, calls",
-        "own_calls",
-        ("joblib", "dask"),
-        ("independent", "chain"),
-        50.0,
+        *("own_calls", ("independent", "chain"), 0.02, ("joblib", "dask")),
     ),
-    Ahead(
+    Target(
         "200 × Ray, dask and Parsl, Python leaves",
-        "own",
-        DISTRIBUTED,
-        ("independent", "chain"),
-        200.0,
+        *("own", ("independent", "chain"), 0.005, DISTRIBUTED),
     ),
 )

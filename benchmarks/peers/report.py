@@ -15,11 +15,7 @@ from .catalogue import (
     TITLES,
     UNITS,
     WORKLOADS,
-    Ahead,
-    Bound,
-    Growth,
     Target,
-    Touching,
 )
 from .measure import MOST_STOLEN, Around, Effort, Taken
 
@@ -103,70 +99,28 @@ def _entry(figure: str, one: Taken, floor_us: float, quick: bool) -> dict[str, A
 # ---------------------------------------------------------------- targets
 def judge(target: Target, results: Mapping[str, Any]) -> dict[str, Any]:
     """Return a target's words, what was reached, and whether it is met; None if it was not measured."""
-    kinds = {Bound: _bound, Ahead: _ahead, Growth: _growth, Touching: _touching}
-    reached, met, words = kinds[type(target)](target, results)  # type: ignore[operator]
+    worst: tuple[float, str] | None = None
+    for figure in target.workloads:
+        mine, unit = median(results, figure, target.peer), UNITS[figure]
+        if target.others:
+            beside = target.beside or figure
+            theirs = ((median(results, beside, peer), peer) for peer in target.others)
+            measured = [(value, peer) for value, peer in theirs if value is not None]
+            if not measured:
+                continue
+            best, peer = min(measured)
+            mine, unit = mine and mine / best, f"× {PEERS[peer].title}"
+        if mine is not None and (worst is None or mine > worst[0]):
+            worst = mine, f"{TITLES[figure]}: {number(mine)} {unit}, wanted ≤ {target.at_most:.3g}"
+    reached, words = worst or (None, "not measured")
+    met = None if reached is None else reached <= target.at_most
     return {"title": target.title, "reached": reached, "met": met, "words": words}
-
-
-Verdict = tuple[float | None, bool | None, str]
 
 
 def median(results: Mapping[str, Any], figure: str, peer: str) -> float | None:
     """Return a figure of a peer, None if there is none."""
     value: float | None = results.get(figure, {}).get(peer, {}).get("median")
     return value
-
-
-def _bound(target: Bound, results: Mapping[str, Any]) -> Verdict:
-    value = median(results, target.workload, target.peer)
-    if value is None:
-        return None, None, "not measured"
-    unit = UNITS[target.workload]
-    words = f"{number(value)} {unit}, wanted ≤ {target.at_most:g} {unit}"
-    return value, value <= target.at_most, words
-
-
-def _ahead(target: Ahead, results: Mapping[str, Any]) -> Verdict:
-    """The worst workload decides, and on each the best of the others."""
-    worst: tuple[float, str, str] | None = None
-    for figure in target.workloads:
-        mine = median(results, figure, target.peer)
-        theirs = [
-            (value, peer)
-            for peer in target.others
-            if (value := median(results, figure, peer)) is not None
-        ]
-        if mine is None or not theirs:
-            continue
-        best, peer = min(theirs)
-        if worst is None or best / mine < worst[0]:
-            worst = best / mine, figure, peer
-    if worst is None:
-        return None, None, "not measured"
-    factor, figure, peer = worst
-    words = f"{TITLES[figure]}: {number(factor)} × cheaper than {PEERS[peer].title}"
-    return factor, factor >= target.factor, f"{words}, wanted ≥ {target.factor:g}"
-
-
-def _growth(target: Growth, results: Mapping[str, Any]) -> Verdict:
-    over = median(results, target.over, target.peer)
-    under = median(results, target.under, target.peer)
-    if over is None or under is None:
-        return None, None, "not measured"
-    factor = over / under
-    return factor, factor <= target.at_most, f"{factor:.2f} ×, wanted ≤ {target.at_most:g}"
-
-
-def _touching(target: Touching, results: Mapping[str, Any]) -> Verdict:
-    factors = []
-    for figure in target.workloads:
-        mine, ground = median(results, figure, target.peer), median(results, figure, "plain")
-        if mine is None or ground is None:
-            return None, None, "not measured"
-        factors.append(mine / ground)
-    worst = max(factors)
-    words = f"{worst:.2f} × of touching it in one process, wanted ≤ {target.slack:g}"
-    return worst, worst <= target.slack, words
 
 
 # ---------------------------------------------------------------- the table

@@ -122,18 +122,28 @@ def test_what_is_smaller_missing_or_skipped_is_explained_in_the_table():
 
 def test_targets_name_peers_and_workloads_that_exist_and_need_figures():
     for target in catalogue.TARGETS:
-        found = {"peers": set(), "workloads": set()}
-        for name, value in target._asdict().items():
-            several = {value} if isinstance(value, str) else value
-            if name in ("peer", "others"):
-                found["peers"] |= set(several)
-            elif name in ("workload", "workloads", "over", "under"):
-                found["workloads"] |= set(several)
-        assert all(found.values())
-        assert found["peers"] <= set(catalogue.PEERS)
-        assert found["workloads"] <= set(catalogue.TITLES)
+        assert {target.peer, *target.others} <= set(catalogue.PEERS)
+        assert {*target.workloads, target.beside or "chain"} <= set(catalogue.TITLES)
         verdict = report.judge(target, {})
         assert (verdict["met"], verdict["words"]) == (None, "not measured")
+
+
+def test_of_several_workloads_the_worst_beside_the_best_of_the_others_decides():
+    found = {"own": 2.0, "pool": 9.0, "ray": 8.0}, {"own": 3.0, "ray": 4.0}
+    results = {
+        workload: {peer: {"median": value} for peer, value in values.items()}
+        for workload, values in zip(("chain", "tree"), found, strict=True)
+    }
+    target = catalogue.Target("ours", "own", ("chain", "tree", "stencil"), 0.7, ("pool", "ray"))
+    verdict = report.judge(target, results)
+    assert (verdict["reached"], verdict["met"]) == (0.75, False)
+    assert verdict["words"] == "tree reduction: 0.75 × Ray, wanted ≤ 0.7"
+    alone = report.judge(target._replace(others=()), results)
+    assert (alone["reached"], alone["met"]) == (3.0, False)
+    beside = report.judge(
+        target._replace(workloads=("tree",), others=("own",), beside="chain"), results
+    )
+    assert beside["reached"] == 1.5
 
 
 # ---------------------------------------------------------------- environments
