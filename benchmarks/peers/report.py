@@ -70,6 +70,15 @@ def make_report(taken: Mapping[str, Taken], around: Around, effort: Effort) -> R
     report["results"] = {
         name: report["results"][name] for name in TITLES if name in report["results"]
     }
+    shares = {
+        "Other programs used": (report["others"], DISTURBED),
+        "The host kept": (report["stolen"], MOST_STOLEN),
+    }
+    report["warnings"] = [
+        f"{who} {share:.0%} of the cores: do not trust these figures."
+        for who, (share, most) in shares.items()
+        if share > most
+    ]
     report["targets"] = [] if effort.quick else [judge(one, report["results"]) for one in TARGETS]
     return report
 
@@ -146,16 +155,7 @@ def lines_of(report: Report) -> list[str]:
         "",
         "versions and starts",
     ]
-    if report["others"] > DISTURBED:
-        lines.insert(
-            -2,
-            f"Other programs used {report['others']:.0%} of the cores: do not trust these figures.",
-        )
-    if report["stolen"] > MOST_STOLEN:
-        lines.insert(
-            -2,
-            f"The host kept {report['stolen']:.0%} of the cores to itself: do not trust these figures.",
-        )
+    lines[-2:-2] = report["warnings"]
     for one in report["peers"].values():
         lines.append(f"  {one['title']}: {one_line(one)}")
     if report["quick"]:

@@ -14,10 +14,6 @@ from sphinx.errors import ExtensionError
 from sphinx.util.docutils import SphinxDirective
 
 DATA = Path(__file__).parents[1] / "_data" / "peers.json"
-DISTURBED = 0.05
-"""Share of the cores' time used by other programs, from which the page says so."""
-MOST_STOLEN = 0.03
-"""Share of the cores' time that the host of a virtual machine kept, from which the page says so."""
 SIZES = {"random_1e3": 1e3, "random_1e4": 1e4, "random_1e5": 1e5, "random_1e6": 1e6}
 
 # what the drawing measures, in its own units; a phone shows it about as large as it is
@@ -252,14 +248,7 @@ class Figures:
             f"Taken on {machine['cores']} cores of {machine['cpu']}, {machine['system']}. "
             f"The floor was {number(floor['median'])} µs ± {number(floor['spread'])}."
         )
-        if self.report["others"] > DISTURBED:
-            share = f"{self.report['others']:.0%}"
-            words += f" **Other programs used {share} of the cores: do not trust these figures.**"
-        if self.report["stolen"] > MOST_STOLEN:
-            share = f"{self.report['stolen']:.0%}"
-            words += (
-                f" **The host kept {share} of the cores to itself: do not trust these figures.**"
-            )
+        words += "".join(f" **{one}**" for one in self.report.get("warnings", ()))
         return words
 
     def versions(self):
