@@ -55,7 +55,12 @@ def help_us(): ...
     FAR: 'pytestmark = pytest.mark.spec("ENG-FAR-1")\ndef test_post(): ...\n',
     UNIT: '@pytest.mark.spec("ENG-RING-1")\ndef test_it(): ...\n',
     VECTORS: '{"cases": [\n{"name": "a box", "rules": ["ENG-FAR-2"]}]}\n',
-    CODE: '''class Ring:
+    CODE: '''"""Rings.
+
+Rule     ENG-RING-2
+"""
+
+class Ring:
     def size(self):
         """Return the size.
 
@@ -92,8 +97,9 @@ def test_all_fits_here_and_in_the_small_project(project):
 def test_a_rule_leads_to_its_code_and_its_tests(project):
     assert spec_rules.places_of("ENG-RING-2", project()) == [
         "spec/engine.md:16 A ring has one size.",
-        "simpler_ref/ring.py:2 Ring.size",
-        "tests/conformance/engine/test_ring.py:2 test_sizes",
+        "simpler_ref/ring.py:1 ring.py",
+        "simpler_ref/ring.py:7 Ring.size",
+        "tests/conformance/engine/test_ring.py:8 test_sizes",
     ]
     assert spec_rules.places_of("ENG-FAR-2", project())[2:] == ["spec/vectors/far.json:2 a box"]
     for unknown in ("ENG-RING-3", "ENG-ROPE-1", "ring"):
@@ -138,10 +144,10 @@ ONE_FAULT = [
     ("test_it cites ENG-RING-7, which is no rule", (UNIT, "RING-1", "RING-7")),
     ("far.json::a box cites ENG-RING-7, which is no rule", (VECTORS, "2", '2", "ENG-RING-7')),
     ("ENG-RING-2 (spec/engine.md:16) has no test", (TESTS, '"ENG-RING-2", ', "")),
-    ("ring.py:2 names ENG-RING-3, which is no rule", (CODE, "G-1, ", "G-1, ENG-RING-3, ")),
+    ("ring.py:7 names ENG-RING-3, which is no rule", (CODE, "G-1, ", "G-1, ENG-RING-3, ")),
     ("no docstring of simpler_ref/ names ENG-RING-2", (CODE, FILES[CODE], '"""ENG-RING-1."""\n')),
     *(
-        ("simpler_ref/ring.py:2 has ", (CODE, "ENG-RING-1, ENG-RING-2", short))
+        ("simpler_ref/ring.py:7 has ", (CODE, "ENG-RING-1, ENG-RING-2", short))
         for short in ("ENG-RING-1, -2", "ENG-RING-1 to -2", "ENG-RING-1, ENG-RING")
     ),
     *(
