@@ -17,8 +17,8 @@ DATA = Path(__file__).parents[1] / "_data" / "peers.json"
 SIZES = {"random_1e3": 1e3, "random_1e4": 1e4, "random_1e5": 1e5, "random_1e6": 1e6}
 
 # what the drawing measures, in its own units; a phone shows it about as large as it is
-WIDTH, HEIGHT = 480, 340
-LEFT, RIGHT, TOP, BOTTOM = 46, 304, 10, 306
+WIDTH, HEIGHT = 480, 360
+LEFT, RIGHT, TOP, BOTTOM = 46, 304, 10, 326
 """Where its lines are."""
 
 
