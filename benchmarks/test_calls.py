@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 from simpler_ref import In, Worker, task
 
@@ -44,24 +45,14 @@ class Idle:
         """Return None."""
 
 
-def stream(worker: Worker) -> None:
-    for future in [nothing(i) for i in range(CALLS)]:
+def stream(call: Callable[[int], Any]) -> None:
+    for future in [call(i) for i in range(CALLS)]:
         future.result()
 
 
-def alone(worker: Worker) -> None:
+def alone(call: Callable[[int], Any]) -> None:
     for i in range(ALONE):
-        nothing(i).result()
-
-
-def compiled_stream(worker: Worker) -> None:
-    for future in [compiled(i) for i in range(CALLS)]:
-        future.result()
-
-
-def compiled_alone(worker: Worker) -> None:
-    for i in range(ALONE):
-        compiled(i).result()
+        call(i).result()
 
 
 def values(worker: Worker) -> None:
@@ -110,10 +101,6 @@ def actor_alone(worker: Worker) -> None:
             idle.nothing(i).result()
 
 
-def nested(worker: Worker) -> None:
-    tree(LEAVES).result()
-
-
 def calls(run: Callable[[Worker], None], operations: int) -> tuple[Callable[[], float], int]:
     """Return a round: a new Worker that has done it once, and the time of doing it again."""
 
@@ -130,10 +117,10 @@ def calls(run: Callable[[Worker], None], operations: int) -> tuple[Callable[[], 
 def test_calls(record):
     record(
         {
-            "call_stream": calls(stream, CALLS),
-            "call_alone": calls(alone, ALONE),
-            "call_compiled_stream": calls(compiled_stream, CALLS),
-            "call_compiled_alone": calls(compiled_alone, ALONE),
+            "call_stream": calls(lambda _: stream(nothing), CALLS),
+            "call_alone": calls(lambda _: alone(nothing), ALONE),
+            "call_compiled_stream": calls(lambda _: stream(compiled), CALLS),
+            "call_compiled_alone": calls(lambda _: alone(compiled), ALONE),
             "map_values": calls(values, ITEMS),
             "map_lists": calls(lists, ITEMS),
             "map_tiles": calls(tiles, TILES),
@@ -142,7 +129,7 @@ def test_calls(record):
             "pool_alone": calls(pool_alone, ALONE),
             "actor_stream": calls(actor_stream, CALLS),
             "actor_alone": calls(actor_alone, ALONE),
-            "call_nested": calls(nested, NESTED),
+            "call_nested": calls(lambda _: tree(LEAVES).result(), NESTED),
         },
         rounds=ROUNDS,
     )
