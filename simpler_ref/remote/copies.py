@@ -15,8 +15,7 @@ import enum
 import struct
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
@@ -150,19 +149,6 @@ class _Copy:
 
     def told(self) -> str:
         return ", ".join(f"{event} {version or ''}".rstrip() for event, version in self.story)
-
-
-@contextmanager
-def _of_task(sizes: Sequence[int], tensors: Sequence[CopiedTensor]) -> Iterator[None]:
-    """Say of what has no room how many bytes the tensors of its task have."""
-    try:
-        yield
-    except MemoryError as error:
-        total = sum({one.key: size for one, size in zip(tensors, sizes, strict=True)}.values())
-        raise MemoryError(
-            f"the tensors of the task have {total} bytes, and do not all fit beside what else is in "
-            f"use: {error}"
-        ) from None
 
 
 class _Value(NamedTuple):
@@ -303,7 +289,7 @@ class Copies:
         On any thread, but from one endpoint on one thread at a time.
         """
         lacking: dict[int, tuple[int, _Copy]] = {}
-        with self._lock, _of_task(sizes, tensors):
+        with self._lock:
             for one, nbytes in zip(tensors, sizes, strict=True):
                 if one.source == source and one.reads and not self._has(one.key, one.reads):
                     copy = self._of(one.key, nbytes)
@@ -342,36 +328,29 @@ class Copies:
             return []
         for source in self.lacking(tensors):
             self.fetch(source, tensors, sizes)
-        with self._lock, _of_task(sizes, tensors):
-            addresses = []
-            wanted = {one.key: (one, size) for one, size in zip(tensors, sizes, strict=True)}
-            for one, nbytes in wanted.values():
-                if one.reads and one.key:
+        with self._lock:
+            both = [*zip(tensors, sizes, strict=True)]
+            for one, nbytes in {one.key: (one, nbytes) for one, nbytes in both}.values():
+                if one.key and one.reads:
                     self._require_here(one, nbytes)
-            for one, nbytes in zip(tensors, sizes, strict=True):
-                if not one.key:
-                    addresses.append(0)
-                    continue
-                copy = self._of(one.key, nbytes)
-                if one.makes:
-                    self._require_not_later(copy, one.makes - 1)
-                addresses.append(copy.address)
-            for one in tensors:
-                if one.key and one.makes:
-                    self._step("change", one.key, self._copies[one.key])
-        return addresses
+            copies = [self._of(one.key, nbytes) if one.key else None for one, nbytes in both]
+            made = [(one, it) for one, it in zip(tensors, copies, strict=True) if it and one.makes]
+            for one, copy in made:
+                self._require_not_later(copy, one.makes - 1)
+            for one, copy in made:
+                self._step("change", one.key, copy)
+            return [copy.address if copy else 0 for copy in copies]
 
     def settle(self, tensors: Sequence[CopiedTensor], succeeded: bool) -> None:
         """Keep what a task has written, or forget it if it has failed."""
         with self._lock:
             for one in tensors:
                 copy = self._copies.get(one.key)
-                if copy is None or (one.makes and copy.version == one.makes):
-                    continue
-                if one.makes and succeeded:
-                    self._step("keep", one.key, copy, one.makes)
-                elif one.makes:
-                    self._drop_copy(one.key)
+                if copy is not None and copy.version != one.makes and one.makes:
+                    if succeeded:
+                        self._step("keep", one.key, copy, one.makes)
+                    else:
+                        self._drop_copy(one.key)
 
     def counts(self) -> dict[str, int]:
         both = [*self._copies.values(), *list(self._coming.values())]

@@ -320,7 +320,7 @@ class Channel:
         silence_s: float,
         stopped_s: float | None = None,
     ) -> None:
-        self._silence_s = silence_s
+        self.address, self._silence_s = address, silence_s
         self._is_up = False
         self._socket = context.socket(zmq.DEALER)
         self._monitor: Any = None
@@ -506,7 +506,7 @@ class Mover:
         self._sender = secrets.randbits(64)
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
-        self._idle: dict[str, list[Channel]] = {}
+        self._idle: list[Channel] = []
         self._closed = False
         asked = "transfers", "bytes_in", "bytes_out", "lines", "lost", "refused"
         served = "served_chunks", "served_in", "served_out", "served_refused"
@@ -625,8 +625,7 @@ class Mover:
             if self._closed:
                 return
             self._closed = True
-            idle = [line for lines in self._idle.values() for line in lines]
-            self._idle.clear()
+            idle, self._idle = self._idle, []
         for line in idle:
             line.close()
         if self._offers is not None:
@@ -657,34 +656,25 @@ class Mover:
             raise TransferError(f"cannot {doing}: {why}") from None
         finally:
             if line is not None:
-                self._give_back(address, line, keep)
+                self._give_back(line, keep)
 
     def _take_line(self, address: str) -> Channel:
-        while True:
-            with self._lock:
-                lines = self._idle.get(address)
-                line = lines.pop() if lines else None
-            if line is None:
-                self._close_dead_lines()
-                self._count(lines=1)
-                times = self._silence_s, self._stopped_s
-                return Channel(self._context, address, self._group, *times)
-            if line.is_alive():
-                return line
-            line.close()
-
-    def _close_dead_lines(self) -> None:
+        """Return a line that is not in use, or a new one; keep none to sessions that have ended."""
         with self._lock:
-            for lines in self._idle.values():
-                for line in [one for one in lines if not one.is_alive()]:
-                    lines.remove(line)
-                    line.close()
-            self._idle = {address: lines for address, lines in self._idle.items() if lines}
+            for line in self._idle:
+                if line.address == address and line.is_alive():
+                    self._idle.remove(line)
+                    return line
+            for line in [one for one in self._idle if not one.is_alive()]:
+                self._idle.remove(line)
+                line.close()
+        self._count(lines=1)
+        return Channel(self._context, address, self._group, self._silence_s, self._stopped_s)
 
-    def _give_back(self, address: str, line: Channel, keep: bool) -> None:
+    def _give_back(self, line: Channel, keep: bool) -> None:
         with self._lock:
             if keep and not self._closed:
-                self._idle.setdefault(address, []).append(line)
+                self._idle.append(line)
                 return
         line.close()
 

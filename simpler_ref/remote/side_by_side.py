@@ -204,11 +204,16 @@ class SideBySide:
 
     def _refuse(self, one: Work, error: BaseException) -> None:
         """End work that cannot start; if it has no room, prepare it once other work has ended."""
-        others = any(it.future is not None or it.coming for it in self._under_way.values())
-        if others and isinstance(error, MemoryError):
-            self._roomless.append(one)
-        else:  # it never fits if none runs
-            self._end(one, failure_of(error, one.sequence, outcome_of(error)))
+        if isinstance(error, MemoryError):
+            if any(it.future is not None or it.coming for it in self._under_way.values()):
+                self._roomless.append(one)
+                return
+            sizes = {it.key: size for it, size in zip(one.tensors, one.sizes, strict=True)}
+            error = MemoryError(
+                f"the tensors of the task have {sum(sizes.values())} bytes, and do not all fit beside "
+                f"what else is in use: {error}"
+            )
+        self._end(one, failure_of(error, one.sequence, outcome_of(error)))
 
     def has_news(self) -> bool:
         """Say whether tensors have been fetched for work that has not started."""
