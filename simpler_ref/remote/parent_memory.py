@@ -111,9 +111,6 @@ class Missing:
         return Piece(b"", key, nbytes)
 
 
-# ---------------------------------------------------------------- the link's part
-
-
 class ParentMemory:
     """The parent's memory, as the link of one endpoint serves it.
 

@@ -350,7 +350,7 @@ class SessionTasks:
         travels = room.takes(block.nbytes)
         data, key, nbytes = bytes(block) if travels else b"", 0, 0
         if block.nbytes > limits.MOST_INLINE or not travels:
-            key, nbytes = _value_key(), block.nbytes
+            key, nbytes = new_key() >> 1 or 1, block.nbytes  # it fits a word of shared memory
             address = 0 if travels else address_of(np.frombuffer(block, np.uint8))
             self.copies.keep(key, lease, nbytes, address=address)
         value = messages.Piece(data, key, nbytes)
@@ -502,8 +502,3 @@ def _refusal(what: str) -> CallableError:
         "CALLABLE_KIND_UNSUPPORTED",
         f"this endpoint takes no {what}; or {AGREE}",
     )
-
-
-def _value_key() -> int:
-    """Return a key for a value, which fits a word of shared memory."""
-    return new_key() >> 1 or _value_key()
