@@ -268,10 +268,9 @@ class Link(WorkerKind):
         asked = pickle.loads(request)
         result = self._ask(asked.name, asked.payload)
         if asked.name in (ControlName.ALLOC_REMOTE_BUFFER, ControlName.IMPORT_BUFFER):
-            self._maker.views.add(asked, result)
+            self._maker.add_memory(asked, result)
         elif asked.name in (ControlName.FREE_REMOTE_BUFFER, ControlName.RELEASE_IMPORT):
-            self._maker.views.drop(asked.base)
-            self._maker.forget()
+            self._maker.drop_memory(asked.base)
         elif asked.name == ControlName.EXPORT_BUFFER:
             return self._where_it_is_reached(result)
         return result

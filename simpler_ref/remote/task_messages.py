@@ -152,13 +152,15 @@ DONE = fields.Message("DONE", Done)
 _base = itemgetter(0)
 
 
-class Views:
-    """The memory of a session, by the addresses that references to it have."""
+class TaskMaker:
+    """Makes the messages of one session's tasks, and keeps the last ones: programs repeat themselves."""
 
     def __init__(self) -> None:
-        self._known: list[tuple[int, tasks.RemoteTensorDesc]] = []
+        self._memory: list[tuple[int, tasks.RemoteTensorDesc]] = []
+        """That of the session, by the addresses that references to it have."""
+        self._made: dict[tuple[bytes, ...], Run] = {}
 
-    def add(self, request: tasks.Request, result: bytes) -> None:
+    def add_memory(self, request: tasks.Request, result: bytes) -> None:
         """Note memory that a request has provided."""
         made: Any
         if request.name == ControlName.IMPORT_BUFFER:
@@ -169,19 +171,19 @@ class Views:
             made = tasks.IDENTITY.decode(result)
             space, token = tasks.RemoteAddressSpace.REMOTE_DEVICE, 0
             span = 0, tasks.ALLOC.decode(request.payload).nbytes
-        owner, at = made.owner_endpoint_id, bisect(self._known, request.base, key=_base)
-        desc = tasks.RemoteTensorDesc(
-            space, owner, made.buffer_id, *span, 0, token, made.generation
-        )
-        self._known.insert(at, (request.base, desc))
+        owner, generation = made.owner_endpoint_id, made.generation
+        desc = tasks.RemoteTensorDesc(space, owner, made.buffer_id, *span, 0, token, generation)
+        self._memory.insert(bisect(self._memory, request.base, key=_base), (request.base, desc))
 
-    def drop(self, base: int) -> None:
-        self._known = [one for one in self._known if one[0] != base]
+    def drop_memory(self, base: int) -> None:
+        """Forget memory, and the tasks that may refer to it."""
+        self._memory = [one for one in self._memory if one[0] != base]
+        self._made.clear()
 
-    def describe(self, address: int, nbytes: int) -> tasks.RemoteTensorDesc:
-        at = bisect(self._known, address, key=_base) - 1
+    def _describe(self, address: int, nbytes: int) -> tasks.RemoteTensorDesc:
+        at = bisect(self._memory, address, key=_base) - 1
         if at >= 0:
-            base, desc = self._known[at]
+            base, desc = self._memory[at]
             past = address - base
             if past + nbytes <= desc.nbytes:
                 return replace(desc, offset=desc.offset + past, nbytes=nbytes)
@@ -189,18 +191,6 @@ class Views:
             "a reference is to memory that this session of the endpoint does not have: it was freed, or "
             "the endpoint was lost and has started anew"
         )
-
-
-class TaskMaker:
-    """Makes the messages of one session's tasks, and keeps the last ones: programs repeat themselves."""
-
-    def __init__(self) -> None:
-        self.views = Views()
-        """The memory that references may be to; after it has lost some, `forget` what was made."""
-        self._made: dict[tuple[bytes, ...], Run] = {}
-
-    def forget(self) -> None:
-        self._made.clear()
 
     def make(self, args: ReceivedArgs, wires: list[bytes], words: list[int], kinds: bytes) -> Run:
         """Return the message of a task, without what it says of copies and of other tasks."""
@@ -245,7 +235,7 @@ class TaskMaker:
                 )
                 used += nbytes
             else:
-                desc = self.views.describe(data, nbytes)
+                desc = self._describe(data, nbytes)
             sidecars.append(tasks.RemoteTensorSidecar(desc is not None, desc))
         wire_args = tasks.RemoteTaskArgsWire(tensors, sidecars, words, b"".join(arena))
         config, env = args.config(), env_beside(args._box)
