@@ -359,6 +359,21 @@ class Mailbox:
         return frame.to_bytes(4, "little")
 
 
+class Lacking(Missing):
+    """What a session does not have; the play says what travels in frames."""
+
+    def __init__(self, play):
+        super().__init__()
+        self._play = play
+
+    def take(self, key, version, address, nbytes):
+        if self._play.is_in_frame(address):
+            self._play.moved += 1
+            return ctypes.string_at(address, nbytes)
+        self.coming[key] = version, address, nbytes
+        return b""
+
+
 class Tasks(RunTasks):
     """The tasks of a link, whose arguments are those of jobs."""
 
@@ -378,15 +393,10 @@ class Tasks(RunTasks):
         task = play.program[index]
         wires = [play._tensor(*one) for one in task.tags.items()]
         addresses = [int.from_bytes(wire[:SIZE], "little") for wire in wires]
-        missing = Missing()
-        self.find_missing(plan, missing, lambda i: (addresses[i], SIZE))
-        short, coming = missing.short, missing.coming
-        for one, address in zip(plan.tensors, addresses, strict=True):
-            if one.key in short and not play.is_in_frame(address):
-                coming[one.key] = one.reads, address, SIZE
-                del short[one.key]
-        play.moved += len(short)
-        message = self.with_copies(message_of(task, index), plan, [""] * len(wires), missing)
+        missing, layouts = Lacking(play), [""] * len(wires)
+        message = self.with_copies(
+            message_of(task, index), plan, layouts, missing, lambda i: (addresses[i], SIZE)
+        )
         return LinkTask(self, message, missing)
 
 

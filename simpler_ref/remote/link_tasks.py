@@ -187,28 +187,27 @@ class TaskReader:
     def drop(self, task: LinkTask) -> None:
         """Let what a task has made go: it was cancelled before its turn."""
 
-    def find_missing(
-        self, plan: Plan, missing: Missing, place: Callable[[int], tuple[int, int]]
-    ) -> None:
-        """Add the versions that a task reads, the parent has and the session has not.
-
-        `place` returns address and bytes of a tensor.
-        """
-        for i, one in enumerate(plan.tensors):
-            if self._memory.lacks(one) and one.key not in missing:
-                address, nbytes = place(i)
-                if nbytes:
-                    missing.add(one.key, one.reads, address, nbytes)
-
     def with_copies(
-        self, message: messages.Run, plan: Plan, layouts: Sequence[str], missing: Missing
+        self,
+        message: messages.Run,
+        plan: Plan,
+        layouts: Sequence[str],
+        missing: Missing,
+        place: Callable[[int], tuple[int, int]],
     ) -> messages.Run:
-        """Return a message with what the session is told of copies, of which some travel in the frame."""
-        movers, short = self._movers, missing.short
-        tensors = [
-            CopiedTensor(key, reads, makes, mover_of(movers, source), layout, short.pop(key, b""))
-            for (key, reads, makes, source), layout in zip(plan.tensors, layouts, strict=True)
-        ]
+        """Return a message with what the session is told of copies.
+
+        A version that the task reads, the parent has and the session has not is in it, or among what is
+        missing. `place` returns address and bytes of a tensor.
+        """
+        tensors, seen = [], set()
+        for i, (one, layout) in enumerate(zip(plan.tensors, layouts, strict=True)):
+            data = b""
+            if self._memory.lacks(one) and one.key not in seen:
+                data = missing.take(one.key, one.reads, *place(i))
+            seen.add(one.key)
+            mover = mover_of(self._movers, one.source)
+            tensors.append(CopiedTensor(one.key, one.reads, one.makes, mover, layout, data))
         return message._replace(run=plan.run, tensors=tensors, dropped=plan.dropped)
 
 
@@ -448,13 +447,14 @@ class RunTasks(TaskReader):
         self._memory.begin(plan.run)
         if plan.goes_home:
             (one,) = plan.tensors
-            return Homing(one.key, one.reads, one.reads, *_place_of(wires[0]))
+            return Homing(one.key, one.reads, one.reads, *_place_of(wires, 0))
         message = self._maker.make(args, wires, words, bytes(named))
-        self.find_missing(plan, missing, lambda i: _place_of(wires[i]))
         layouts = [
             layout_text(layout_of(args._layouts, one)) if has_layout(one) else "" for one in wires
         ]
-        return LinkTask(self, self.with_copies(message, plan, layouts, missing), missing)
+        place = partial(_place_of, wires)
+        message = self.with_copies(message, plan, layouts, missing, place)
+        return LinkTask(self, message, missing)
 
     # ------------------------------------------------------------ replays of a part of a list
     def _read_replay(self, args: ReceivedArgs) -> LinkTask:
@@ -464,16 +464,15 @@ class RunTasks(TaskReader):
         if told.words:
             plan = Plan.take(told.words, [L.RAW] * len(told.words))
         self._memory.begin(plan.run)
-        self.find_missing(plan, missing, lambda i: _place_of(told.wires[i]))
         movers = [mover_of(self._movers, one + 1) for one in told.places]
         replay = REPLAY.encode(Replay(told.digest, told.part, told.key, movers, told.scalars))
-        message = messages.Run(b"", replay=replay)
-        message = self.with_copies(message, plan, [""] * len(told.wires), missing)
+        message, place = messages.Run(b"", replay=replay), partial(_place_of, told.wires)
+        message = self.with_copies(message, plan, [""] * len(told.wires), missing, place)
         return LinkTask(self, message, missing, replay=told.key)
 
 
-def _place_of(wire: bytes) -> tuple[int, int]:
-    return int.from_bytes(wire[:SHAPE_AT], "little"), bytes_of(wire)
+def _place_of(wires: Sequence[bytes], i: int) -> tuple[int, int]:
+    return int.from_bytes(wires[i][:SHAPE_AT], "little"), bytes_of(wires[i])
 
 
 # ---------------------------------------------------------------- calls
@@ -525,17 +524,16 @@ class CallTasks(TaskReader):
         digest = self._digest_of(key_of(words[0]))
         layouts = [layout_of(self._layouts, wire) for wire in wires]
         arrays = [
-            view_memory(_place_of(wire)[0], shape, dtype, strides=strides)
-            for wire, (dtype, shape, strides) in zip(wires, layouts, strict=True)
+            view_memory(_place_of(wires, i)[0], shape, dtype, strides=strides)
+            for i, (dtype, shape, strides) in enumerate(layouts)
         ]
         missing = Missing()
 
         def place(i: int) -> tuple[int, int]:
             return missing.pack(arrays[i] if _is_whole(arrays[i]) else arrays[i].copy("C"))
 
-        self.find_missing(plan, missing, place)
         texts = [layout_text(copied_layout(layout)) for layout in layouts]
-        told = self.with_copies(messages.Run(b""), plan, texts, missing)
+        told = self.with_copies(messages.Run(b""), plan, texts, missing, place)
         items = messages.Piece()
         if kinds[-1] == L.PAYLOAD:
             del kinds[-1]

@@ -72,29 +72,25 @@ class _Known:
 class Missing:
     """What the session of a link does not have of what a task reads.
 
-    `short` travels in the frame, `coming` is stored before; both by key. Of a call, `values` are those
+    `coming` is stored before, by key; what is short travels in the frame. Of a call, `values` are those
     that the session keeps from now on: their blocks and sizes; `passing` are the keys of values for the
     call alone.
     """
 
     def __init__(self) -> None:
         self._room = FrameCapacity()
-        self.short: dict[int, bytes] = {}
         self.coming: Coming = {}
         self.values: dict[int, tuple[int, int]] = {}
         self.passing: list[int] = []
         self._packed: list[Any] = []
         """Owners of memory that is stored."""
 
-    def __contains__(self, key: int) -> bool:
-        return key in self.short or key in self.coming
-
-    def add(self, key: int, version: int, address: int, nbytes: int) -> None:
-        """Add a version of a tensor, which is here at an address."""
+    def take(self, key: int, version: int, address: int, nbytes: int) -> bytes:
+        """Return a version of a tensor, which is here at an address, if it travels in the frame."""
         if self._room.takes(nbytes):
-            self.short[key] = string_at(address, nbytes)
-        else:
-            self.coming[key] = version, address, nbytes
+            return string_at(address, nbytes)
+        self.coming[key] = version, address, nbytes
+        return b""
 
     def pack(self, memory: Array) -> tuple[int, int]:
         """Return where memory is, and how many bytes; it stays until the task has been sent."""
