@@ -233,10 +233,6 @@ class ParentTensors:
 
 
 # ---------------------------------------------------------------- tasks that run again
-class Gone(Exception):
-    """The tasks cannot run again."""
-
-
 class Logged(NamedTuple):
     """A task, as it is submitted again."""
 
@@ -347,15 +343,14 @@ class Recovery:
             raise failure
         orch, endpoints = self._orch, self._endpoints
         orch._until_idle()
-        try:
-            outcomes = self._require_loss()
-        except Gone as why:
+        outcomes: dict[int, bool] | None = orch._view.failed_tasks()
+        if why := self._why_not(outcomes):
             if endpoints.lost() or endpoints.losses() > self._losses:
                 tell(failure, f"  the run cannot go on after the loss of an endpoint: {why}")
-            raise failure from None
+            raise failure
         self.restore()
         tasks, again = self.tasks, self._again + 1
-        made = [task for task in tasks if task.number not in outcomes]
+        made = [task for task in tasks if task.number not in (outcomes or ())]
         uses = [use for task in made for one in task.members for use in uses_of(one._tensors)]
         endpoints.tensors.owed += [use.span for use in uses if use.writes and use.nbytes]
         endpoints.tensors.forget()
@@ -368,33 +363,27 @@ class Recovery:
         for task in tasks:
             self._submit_again(task)
 
-    def _require_loss(self) -> dict[int, bool]:
-        """Return which tasks have failed, and whether each may have begun.
-
-        `Gone`: not for the loss of an endpoint, or the tasks cannot run again.
-        """
+    def _why_not(self, outcomes: dict[int, bool] | None) -> str:
+        """Return why the tasks cannot run again, of which some have failed: see `View.failed_tasks`."""
         endpoints = self._endpoints
-        outcomes: dict[int, bool] | None = self._orch._view.failed_tasks()
         places = {number: [place] for number, place in self.moves.items()}
         places |= {task.number: list(task.places) for task in self.tasks}
         if outcomes is None or not outcomes.keys() <= places.keys():
-            raise Gone("a task has failed that is not known any more")
+            return "a task has failed that is not known any more"
         dead = endpoints.lost()
         began = [places[number] for number, has_begun in outcomes.items() if has_begun]
         others = [one for one in began if not {*one} & {*dead}]
         if len(others) > endpoints.losses() - self._losses or [HOME] in [one[:1] for one in others]:
-            raise Gone("a task has failed by itself")
+            return "a task has failed by itself"
         dead = dead or endpoints.lost(wait_for_one=True)
         if not dead:
-            raise Gone("no endpoint is")
+            return "no endpoint is"
         for worker in dead:
             if not endpoints.has_all([worker]):
-                raise Gone(f"worker {worker} of this machine is lost, too")
-        if self.unclear:
-            raise Gone(self.unclear)
-        if self._again >= self.retries:
-            raise Gone(f"its tasks have run {self._again + 1} times")
-        return outcomes
+                return f"worker {worker} of this machine is lost, too"
+        if self._again >= self.retries and not self.unclear:
+            return f"its tasks have run {self._again + 1} times"
+        return self.unclear
 
     def _submit_again(self, task: Logged) -> None:
         """Submit a task again, at an endpoint that there is now."""
