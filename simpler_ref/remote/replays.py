@@ -31,7 +31,7 @@ from ..jit import layout as L
 from ..jit.program import Patch, part_at
 from ..model.arguments import TaskArgs
 from ..model.enums import DataType, TensorArgType
-from ..model.scalars import scalar_wire
+from ..model.scalars import WORD, scalar_wire
 from ..model.tensor import ContinuousTensor
 from ..model.visibility import require_visible
 from ..model.wire import (
@@ -175,12 +175,7 @@ class _Reader:
             self._use(wire, where.get(i), step.outputs + i) for i, wire in enumerate(step.tensors)
         ]
         scalars = [
-            ListScalar(
-                int.from_bytes(raw[:8], "little"),
-                int.from_bytes(raw[8:16], "little"),
-                bound.get(j, 0),
-            )
-            for j, raw in enumerate(step.scalars)
+            ListScalar(*WORD.unpack(raw), bound.get(j, 0)) for j, raw in enumerate(step.scalars)
         ]
         return GraphTask(step.handle.digest, uses, scalars, allowed)
 
