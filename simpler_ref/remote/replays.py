@@ -175,7 +175,8 @@ class _Reader:
             self._use(wire, where.get(i), step.outputs + i) for i, wire in enumerate(step.tensors)
         ]
         scalars = [
-            ListScalar(*WORD.unpack(raw), bound.get(j, 0)) for j, raw in enumerate(step.scalars)
+            ListScalar(word, kind, bound.get(j, 0))
+            for j, (word, kind) in enumerate(map(WORD.unpack, step.scalars))
         ]
         return GraphTask(step.handle.digest, uses, scalars, allowed)
 
