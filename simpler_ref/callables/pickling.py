@@ -133,9 +133,11 @@ class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
     )
 
 
-def pickled(value: Any, first: Reduce, known: Mapping[str, Any] | None = _NOTHING) -> bytes:
+def pickled(
+    value: Any, first: Reduce, known: Mapping[str, Any] | None = _NOTHING, **options: Any
+) -> bytes:
     buffer = io.BytesIO()
-    ByValue(buffer, known, first).dump(value)
+    ByValue(buffer, known, first, **options).dump(value)
     return buffer.getvalue()
 
 
@@ -265,16 +267,34 @@ def _has_no_objects(value: Any) -> bool:
     return is_plain(value)
 
 
+class _Table(dict[type, Reduce]):
+    """What reduces objects, by type; arrays of a class derived from numpy's, if anything, `derived`."""
+
+    derived: Reduce | None = None
+
+    def __missing__(self, kind: type) -> Reduce:
+        if self.derived is None or not issubclass(kind, np.ndarray):
+            raise KeyError(kind)
+        return self.derived
+
+
 class ArgumentPickler:
-    """Pickles arguments, one after another; `begin` is called if what was met is pickled once more."""
+    """Pickles arguments, one after another; `begin` is called if what was met is pickled once more.
+
+    `derived` reduces arrays of a class derived from numpy's. `look` is shown the memory of which other
+    objects put a copy into the pickle, and returns True.
+    """
 
     def __init__(
         self,
         known: Mapping[str, Any] | None,
         reducers: Reducers,
         begin: Callable[[], None] = lambda: None,
+        derived: Reduce | None = None,
+        look: Callable[[pickle.PickleBuffer], bool] | None = None,
     ) -> None:
         self._known, self._reducers, self._begin = known, reducers, begin
+        self._derived, self._look = derived, look
         self._buffer = io.BytesIO()
         self._quick: pickle.Pickler | None = None
         self._only_by_value = bool(cloudpickle.list_registry_pickle_by_value())
@@ -294,8 +314,10 @@ class ArgumentPickler:
 
     def _quickly(self, items: Any) -> bytes:
         if self._quick is None:
-            self._quick = pickle.Pickler(self._buffer, 5)
-            self._quick.dispatch_table = {**copyreg.dispatch_table, **self._reducers}
+            self._quick = pickle.Pickler(self._buffer, 5, buffer_callback=self._look)
+            table = _Table({**copyreg.dispatch_table, **self._reducers})
+            table.derived = self._derived
+            self._quick.dispatch_table = table
         self._quick.clear_memo()
         self._buffer.seek(0)
         self._buffer.truncate()
@@ -304,10 +326,12 @@ class ArgumentPickler:
 
     def _by_value(self, items: Any) -> bytes:
         self._begin()
-        return pickled(items, self._reduce, self._known)
+        return pickled(items, self._reduce, self._known, buffer_callback=self._look)
 
     def _reduce(self, value: Any) -> Any:
         reduce = self._reducers.get(type(value))
+        if reduce is None and isinstance(value, np.ndarray):
+            reduce = self._derived
         return NotImplemented if reduce is None else reduce(value)
 
 

@@ -146,6 +146,7 @@ class SentArrays:
     def __init__(self, stream: Any) -> None:
         self._stream, self._quick = stream, stream._quick
         self._layouts: Layouts = stream._engine.layouts
+        self.memory: list[tuple[int, int]] = stream._session.own_memory
         self._layouts.tell(self._start_anew)
         self.now = Known(0, {}, {})
         """What is known of them. `forget` puts another one in its place: a thread that still adds to the

@@ -17,6 +17,7 @@ from struct import iter_unpack
 from typing import Any, NamedTuple, NoReturn
 
 from numpy import asarray, generic, ndarray
+from numpy.lib.array_utils import byte_bounds
 
 from ..callables.pickling import ArgumentPickler
 from ..jit import layout as L
@@ -89,7 +90,7 @@ class PackedElsewhere(NamedTuple):
 
 
 class TooManyError(Exception):
-    """Arguments enclose more than fits beside them."""
+    """Arguments enclose more than fits beside them, or shared memory in a form that is only copied."""
 
 
 class RefusedError(Exception):
@@ -307,7 +308,8 @@ class Packer:
             return self._pickler(enclosed).as_bytes(items, values), enclosed
 
     def _pickler(self, enclosed: Enclosed) -> ArgumentPickler:
-        return ArgumentPickler(self._session.inherited, enclosed.reducers, enclosed.begin)
+        ways = enclosed.reducers, enclosed.begin, enclosed.derived, enclosed.look
+        return ArgumentPickler(self._session.inherited, *ways)
 
     def pickle_each(self, items: Iterable[Any]) -> list[bytes] | None:
         """Return arguments as bytes, one by one; None if they have shared arrays or futures within."""
@@ -369,10 +371,12 @@ class Enclosed:
 
     def __init__(self, arrays: SentArrays, most: int = _MOST_TAKEN_OUT) -> None:
         self._arrays, self._most = arrays, most
+        self._arena, _ = arrays.memory
         self.reducers: dict[type, Callable[[Any], Any]] = {
             ndarray: self._array,
             Future: self._future,
             Lease: self._lease,
+            memoryview: self._bytes,
         }
         self.begin()
 
@@ -394,6 +398,28 @@ class Enclosed:
             return _read_only, (found.copy(),)
         self.parts += wire, _INPUT
         return self._take_out(INNER_ARRAY)
+
+    def derived(self, found: Any) -> Any:
+        """Return how a masked array, a matrix, or the like is pickled: as it is, once that is written."""
+        self._require_written(found.view(ndarray))
+        self._require_written(getattr(found, "_mask", None))
+        return found.__reduce_ex__(5)
+
+    def look(self, found: pickle.PickleBuffer) -> bool:
+        """Have memory pickled that some other object refers to, as a column does, once it is written."""
+        self._require_written(asarray(found.raw()))
+        return True
+
+    def _bytes(self, found: memoryview) -> Any:
+        self._require_written(asarray(found))
+        return bytes, (found.tobytes(),)
+
+    def _require_written(self, array: Any) -> None:
+        """Have the call wait for all others if it copies from an array of the Worker's."""
+        if self._most and isinstance(array, ndarray):
+            start, end = self._arena
+            if start <= byte_bounds(array)[0] < end:
+                raise TooManyError
 
     def _future(self, future: Future) -> Any:
         stream, slot = future._stream, future._slot

@@ -1,6 +1,8 @@
 """CALL-INNER: arrays and futures within arguments, and within functions."""
 
 import functools
+import pickle
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,6 +117,48 @@ def test_many_arrays_and_futures_are_right_too(w, number):
         sent = sr.task(sums)(list(x), [made])
         assert sent.result() == ([3.0 * value] * (number - 1) + [15], False)
         assert list(w.map(len, [list(x), [made] * number])) == [number - 1, number]
+
+
+class Derived(np.ndarray):
+    """A class of the user's."""
+
+
+class Column:
+    """Memory that is pickled as a buffer, as columns of other libraries are."""
+
+    def __init__(self, memory):
+        self.memory = memory
+
+    def __reduce_ex__(self, protocol):
+        return bytes, (pickle.PickleBuffer(self.memory),)
+
+
+COPIED = {
+    "a masked array": (lambda x: np.ma.masked_array(x, [False] * 4), 4),
+    "a mask": (lambda x: np.ma.masked_array([5] * 4, x.view(bool)[::8]), 0),
+    "a class of the user's": (lambda x: x.view(Derived), 4),
+    "some elements of it": (lambda x: x.view(Derived)[::2], 2),
+    "a memoryview": (memoryview, 4),
+    "a column": (Column, 4),
+}
+"""Of four numbers: other forms of their memory, and the sum of these once the numbers are 1."""
+
+
+def sum_of(value):
+    found = np.frombuffer(value, int) if isinstance(value, bytes) else value
+    return int(np.ma.filled(found, 0).sum())
+
+
+@pytest.mark.parametrize(("form", "expected"), COPIED.values(), ids=COPIED)
+@pytest.mark.parametrize("take", [sum_of, lambda box: sum_of(box[0])], ids=["alone", "inside"])
+def test_what_is_copied_from_shared_arrays_is_copied_once_these_are_written(
+    w, gate, form, expected, take
+):
+    x = w.zeros(4, int)
+    given = form(x)
+    fill_at(gate, x, 1)
+    threading.Timer(0.05, gate.__setitem__, (0, 1)).start()  # the submit waits for that
+    assert w.submit(take, given if take is sum_of else [given]).result() == expected
 
 
 @pytest.mark.slow("endpoints")
