@@ -23,6 +23,16 @@ from ..system.values import flag, integer
 from ..worker import Worker, worker_apart
 
 
+def _until_given_up(made: Iterator[Any]) -> Iterator[Any]:
+    """Yield results; after an error or an interrupt, which end that, what has not begun is cancelled."""
+    try:
+        yield from made
+    finally:
+        if isinstance(made, mapping.Results):
+            made.be_silent()
+            made.close()
+
+
 class Executor(concurrent.futures.Executor):
     """Runs calls in sub workers, for programs that use `ProcessPoolExecutor`.
 
@@ -127,7 +137,9 @@ class Executor(concurrent.futures.Executor):
         RuntimeError
             The executor was shut down.
         """
-        return self.map_rows(fn, list(zip(*iterables, strict=False)), chunksize, timeout)
+        return _until_given_up(
+            self.map_rows(fn, list(zip(*iterables, strict=False)), chunksize, timeout)
+        )
 
     def map_rows(
         self,

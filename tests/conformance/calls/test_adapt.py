@@ -67,6 +67,25 @@ def test_all_items_are_submitted_at_once_and_cancelled_if_asked(w, tmp_path):
     assert 10 < sum(one.cancelled() for one in futures) < 20 and all(one.done() for one in futures)
 
 
+def test_an_error_or_an_interrupt_of_map_cancels_what_has_not_begun(w, tmp_path):
+    def note(number):
+        (tmp_path / str(number)).touch()
+        time.sleep(0.02)
+        return 1 // (number - 1)
+
+    found = w.executor().map(note, range(60), chunksize=1)
+    assert next(found) == -1
+    with pytest.raises(ZeroDivisionError):
+        next(found)
+    assert list(found) == []
+    given_up = w.executor().map(note, range(100, 160), chunksize=1)
+    next(given_up)
+    with pytest.raises(KeyboardInterrupt):
+        given_up.throw(KeyboardInterrupt)
+    w.wait()
+    assert len(list(tmp_path.iterdir())) < 60
+
+
 @pytest.mark.parametrize("make", [lambda w: w.executor(), lambda w: Executor(2)])
 def test_callbacks_are_over_when_it_is_shut_down(w, make):
     told = []
