@@ -58,15 +58,21 @@ def test_a_killed_session_is_a_lost_worker_and_the_next_run_has_a_new_one():
 
 
 @pytest.mark.spec("REMOTE-FAIL-4")
-def test_a_session_that_sends_frames_out_of_order_is_given_up(monkeypatch):
-    frames, sender, why = LinkFrames(RemoteWorkerSpec(), 0, None, None, None), Order(7, 0), []
-    sender.encode(OwnFrameType.DONE)  # is lost
+@pytest.mark.parametrize("number", [1, 3], ids=["twice", "one is lost"])
+def test_a_session_that_sends_frames_out_of_order_is_given_up(monkeypatch, number):
+    frames, order, sender = (
+        LinkFrames(RemoteWorkerSpec(), 0, None, None, None),
+        Order(7, 0),
+        Order(7, 0),
+    )
+    order.received, sender.sent, why = 1, number - 1, []
     raw = sender.encode(OwnFrameType.DONE)
-    frames.words, frames._order, frames._frames = None, Order(7, 0), Mock(recv=lambda: raw)
+    frames.words, frames._order, frames._frames = None, order, Mock(recv=lambda: raw)
     monkeypatch.setattr(frames, "give_up", why.append)
-    with pytest.raises(ValueError, match=r"frame\.sequence: 2 is not 1"):
+    with pytest.raises(ValueError, match=rf"frame\.sequence: {number} is not 2"):
         frames.receive(1)
-    assert "frame.sequence: 2 is not 1" in why[0]
+    assert f"frame.sequence: {number} is not 2" in why[0]
+    assert order.received == 1
 
 
 @pytest.mark.spec("REMOTE-FAIL-4")

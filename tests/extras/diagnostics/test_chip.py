@@ -404,6 +404,7 @@ def test_each_block_has_a_row(chip, files):
     for event in (1, 2, 4, 5, 6, 7, 8):
         config = files.config(enable_l2_swimlane=1, enable_pmu=event, block_dim=7)
         chip.run_args(0, host_args(np.zeros(BLOCKS, np.int32)), config)
+        assert files.swimlane["l2_swimlane_level"] == 1
         ran = [(core, hex(task)) for core, task, *_ in files.swimlane["aicore_tasks"]]
         assert [(int(one["core_id"]), one["task_id"]) for one in files.pmu] == ran
         assert len(ran) == 7
