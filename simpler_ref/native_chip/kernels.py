@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import inspect
+import itertools
 import os
 import shlex
 import subprocess
@@ -24,27 +25,21 @@ import numba
 import numba.core.types
 import numpy as np
 from numba import from_dtype
-from numba.core import callconv, cgutils, compiler, registry
+from numba.core import callconv, compiler, registry
 from numba.core.errors import TypingError
 from numba.extending import intrinsic
-from numba.np.arrayobj import make_array, populate_array
+from numba.np.arrayobj import make_array
+from numba.np.numpy_support import as_dtype
 
 from ..jit import layout as L
 from ..jit.kernel import INTERPRETED
-from ..jit.leaves import as_single, double_of
 from ..model.enums import ArgDirection, DataType, get_dtype_name, numpy_dtype, to_dtype
-from .abi import INCLUDE_DIR, KERNEL_SYMBOL, CoreArgsStorage, CoreCallable
+from .abi import INCLUDE_DIR, KERNEL_SYMBOL, CoreCallable
 from .chip_worker import _shim
 
 types: Any = numba.core.types  # whose names mypy does not know
 
 _BLOCK = ("block_idx", "block_dim")
-_TENSORS_AT = CoreArgsStorage.tensors.offset // L.WORD
-_SCALARS_AT = CoreArgsStorage.scalars.offset // L.WORD
-# what a kernel returns for arguments it was not compiled for: see simpler_kernel.h
-_WRONG_DTYPE = -1000
-_WRONG_NDIMS = -1100
-_RAISED = -1200
 _WITHOUT_MEMORY = (
     "\nA kernel cannot allocate (NRT is numba's allocator): making an array does, and so does assigning "
     "one slice to another; loop over the elements"
@@ -250,70 +245,30 @@ def _compile(
             "write the kernel in C"
         )
     provide_symbols()
+    flags = compiler.Flags()
+    flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
+    flags.error_model, flags.nrt = _ERRORS, False
+    target = registry.cpu_target
+    kinds = tuple(_numba_type(arguments.get(name)) for name in order)
     try:
-        name, objects = _object_code(function, order, arguments)
+        made = compiler.compile_extra(
+            target.typing_context, target.target_context, function, kinds, None, flags, {}
+        )
     except numba.core.errors.NumbaError as error:
         hint = _WITHOUT_MEMORY if "NRT required" in str(error) else ""
         raise KernelCompileError(
             f"numba cannot compile {function.__name__}: {error}{hint}"
         ) from None
-    stub = _STUB.format(inner=name, kernel=KERNEL_SYMBOL, raised=_RAISED)
-    if PREFIX.encode() in objects:  # a symbol that it refers to
-        stub = '#define SIMPLER_CALL\n#include "simpler_domain.h"\n' + stub
-    return build_shared_object({"kernel.o": objects, "stub.c": stub.encode()}, ("-lm",))
-
-
-_STUB = """
-#include "simpler_kernel.h"
-
-/* numba's way to call: result, exception and status go by different doors */
-extern int32_t inner(int32_t *result, void **exception, uint64_t args) __asm__("{inner}");
-
-int32_t {kernel}(const SimplerCoreArgs *args)
-{{
-    int32_t result = 0;
-    void *exception = 0;
-    return inner(&result, &exception, (uint64_t)args) == 0 ? result : {raised};
-}}
-"""
-
-
-def _object_code(
-    function: Callable[..., Any], order: list[str], arguments: dict[str, KernelArgument]
-) -> tuple[str, bytes]:
-    """Return the symbol and the object code of a function that takes a SimplerCoreArgs apart."""
-    options = {"error_model": _ERRORS, "_nrt": False, "boundscheck": False}
-    kernel = numba.njit(**options)(function)
-    kernel_types = tuple(_numba_type(arguments.get(name)) for name in order)
-    kernel.compile(kernel_types)
-    returns = kernel.overloads[kernel_types].signature.return_type
+    returns = types.unliteral(made.signature.return_type)
     if not isinstance(returns, (types.NoneType, types.Integer, types.Boolean)):
         raise KernelCompileError(
             f"kernel {function.__name__} returns {returns}; return nothing, or an error code"
         )
-    flags = compiler.Flags()
-    flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
-    flags.error_model, flags.nrt = _ERRORS, False
-    target = registry.cpu_target
-    entry = _entry(kernel, order, arguments, isinstance(returns, types.NoneType))
-    made = compiler.compile_extra(
-        target.typing_context,
-        target.target_context,
-        entry,
-        args=(types.int64,),
-        return_type=types.int32,
-        flags=flags,
-        locals={},
-    )
-    module = llvm.parse_assembly(made.library.get_llvm_str())
-    machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
-        cpu=llvm.get_host_cpu_name(),
-        features=llvm.get_host_cpu_features().flatten(),
-        opt=3,
-        reloc="pic",
-        codemodel="default",
-    )
-    return made.fndesc.llvm_func_name, machine.emit_object(module)
+    objects = _object_code(made.library.get_llvm_str())
+    stub = _stub(made.fndesc.llvm_func_name, returns, order, arguments)
+    if PREFIX.encode() in objects:  # a symbol that it refers to
+        stub = '#define SIMPLER_CALL\n#include "simpler_domain.h"\n' + stub
+    return build_shared_object({"kernel.o": objects, "stub.c": stub.encode()}, ("-lm",))
 
 
 def _numba_type(argument: KernelArgument | None) -> Any:
@@ -326,94 +281,102 @@ def _numba_type(argument: KernelArgument | None) -> Any:
     return types.Array(element, argument.ndim, "C", readonly=readonly)
 
 
-def _entry(
-    kernel: Any, order: list[str], arguments: dict[str, KernelArgument], returns_nothing: bool
-) -> Callable[..., Any]:
-    """Write the function that reads the words of a SimplerCoreArgs and calls the kernel."""
-    lines = [f"words = array(all_words, args, ({ctypes.sizeof(CoreArgsStorage) // L.WORD},))"]
-    values = {
-        "block_idx": f"words[0] & {L.LOW_HALF}",
-        "block_dim": f"words[0] >> 32 & {L.LOW_HALF}",
-    }
-    tensors = scalars = 0
-    names = _NAMES | {"kernel": kernel}
+def _object_code(assembly: str) -> bytes:
+    machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
+        cpu=llvm.get_host_cpu_name(),
+        features=llvm.get_host_cpu_features().flatten(),
+        opt=3,
+        reloc="pic",
+        codemodel="default",
+    )
+    code: bytes = machine.emit_object(llvm.parse_assembly(assembly))
+    return code
+
+
+_STUB = """
+#include <string.h>
+#include "simpler_kernel.h"
+
+static inline double as_double(uint64_t bits)
+{{
+    double number;
+    memcpy(&number, &bits, sizeof number);
+    return number;
+}}
+
+/* What fits 32 bits is a float; a double that would is 0 or tiny. */
+static inline float as_float(uint64_t bits)
+{{
+    const uint32_t low = (uint32_t)bits;
+    float number;
+    memcpy(&number, &low, sizeof number);
+    return bits >> 32 ? (float)as_double(bits) : number;
+}}
+
+/* numba's way to call: result, exception and status go by different doors; an array is its fields */
+extern int32_t inner({parameters}) __asm__("{inner}");
+
+int32_t {kernel}(const SimplerCoreArgs *args)
+{{
+    {result} result = 0;
+    void *exception = 0;
+    {checks}
+    return inner({values}) == 0 ? (int32_t)result : SIMPLER_KERNEL_RAISED;
+}}
+"""
+_FROM_WORD = {"float": "as_float", "double": "as_double"}
+
+
+def _stub(
+    inner: str, returns: Any, order: list[str], arguments: dict[str, KernelArgument]
+) -> str:
+    """Return the C of what takes a SimplerCoreArgs apart, and calls the function that numba has made."""
+    result = _in_c(np.dtype("int64") if returns == types.none else as_dtype(returns))
+    passed, checks = [(f"{result} *", "&result"), ("void **", "&exception")], []
+    tensors, scalars = itertools.count(), itertools.count()
     for name in order:
         argument = arguments.get(name)
         if argument is None:
-            continue
-        names[f"type_{name}"] = _numba_type(argument)
-        if argument.direction == ArgDirection.SCALAR:
-            convert = {"float32": "single", "float64": "double_of"}
-            read = convert.get(argument.dtype.name, f"type_{name}")
-            values[name] = f"{read}(words[{_SCALARS_AT + scalars}])"
-            scalars += 1
+            passed.append(("int64_t", f"args->{name}"))
+        elif argument.direction == ArgDirection.SCALAR:
+            kind = _in_c(argument.dtype)
+            passed.append((kind, f"{_FROM_WORD.get(kind, '')}(args->scalars[{next(scalars)}])"))
         else:
-            lines += _tensor_lines(tensors, name, argument)
-            values[name] = f"x{tensors}"
-            tensors += 1
-    call = f"kernel({', '.join(values[name] for name in order)})"
-    lines += [call, "return int32(0)"] if returns_nothing else [f"return int32({call})"]
-    exec("\n    ".join(["def entry(args):", *lines]), names)
-    made: Callable[..., Any] = names["entry"]
-    return made
+            i = next(tensors)
+            wrong = f"if (args->tensors[{i}].{{}} != {{}}) return SIMPLER_KERNEL_WRONG_{{}} - {i};"
+            checks.append(wrong.format("dtype", int(to_dtype(argument.dtype)), "DTYPE"))
+            if argument.ndim > 1:
+                checks.append(wrong.format("ndims", argument.ndim, "NDIMS"))
+            passed += _fields_of_array(f"args->tensors[{i}]", argument)
+    parameters, values = zip(*passed, strict=True)
+    return _STUB.format(
+        parameters=", ".join(parameters),
+        inner=inner,
+        kernel=KERNEL_SYMBOL,
+        result=result,
+        checks="\n    ".join(checks),
+        values=", ".join(values),
+    )
 
 
-def _tensor_lines(i: int, name: str, argument: KernelArgument) -> list[str]:
-    at = _TENSORS_AT + i * L.TENSOR_WORDS
-    shape, dims = at + L.TENSOR_SHAPE, range(L.CONTINUOUS_TENSOR_MAX_DIMS)
-    sizes = [f"(words[{shape + d // 2}] >> {32 * (d % 2)} & {L.LOW_HALF})" for d in dims]
-    lines = [
-        f"if words[{at + L.TENSOR_KIND}] & 0xFF != {int(to_dtype(argument.dtype))}:",
-        f"    return int32({_WRONG_DTYPE - i})",
-        f"n{i} = words[{at + L.TENSOR_DIMS}] >> 32",
-    ]
+def _in_c(dtype: np.dtype[Any]) -> str:
+    named = {"float32": "float", "float64": "double", "bool": "_Bool"}
+    return named.get(dtype.name, f"{dtype.name}_t")
+
+
+def _fields_of_array(tensor: str, argument: KernelArgument) -> list[tuple[str, str]]:
+    """Return the fields of numba's array over a tensor, as pairs of type and value in C."""
+    sizes = [f"(int64_t){tensor}.shapes[{d}]" for d in range(argument.ndim)]
     if argument.ndim == 1:
-        lines.append(f"size{i} = 1")
-        for d, size in enumerate(sizes):
-            lines += [f"if n{i} > {d}:", f"    size{i} *= {size}"]
-        wanted = f"size{i},"
-    else:
-        lines += [f"if n{i} != {argument.ndim}:", f"    return int32({_WRONG_NDIMS - i})"]
-        wanted = ", ".join(sizes[: argument.ndim])
-    data = f"words[{at + L.TENSOR_DATA}]"
-    return [*lines, f"x{i} = array(type_{name}, {data}, ({wanted}))"]
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _array(_: Any, kind: Any, address: Any, shape: Any) -> Any:
-    """Return an array over memory at an address; `numba.carray` needs the allocator."""
-    wanted = kind.instance_type
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        made = make_array(wanted)(context, builder)
-        sizes = cgutils.unpack_tuple(builder, args[2], wanted.ndim)
-        width = context.get_constant(types.intp, wanted.dtype.bitwidth // 8 or 1)
-        strides = [width]
-        for size in reversed(sizes[1:]):
-            strides.insert(0, builder.mul(strides[0], size))
-        data = builder.inttoptr(args[1], made.data.type)
-        populate_array(made, data, sizes, strides, width, None)
-        return made._getvalue()
-
-    return wanted(kind, types.int64, types.UniTuple(types.int64, wanted.ndim)), generate
-
-
-@numba.njit(error_model="numpy")
-def _single(bits):  # type: ignore[no-untyped-def]
-    """Return a scalar as a float32: what fits 32 bits is one; a float64 that would is 0 or tiny."""
-    single = as_single(bits, L.RAW)  # type: ignore[no-untyped-call]
-    double = double_of(bits)  # type: ignore[no-untyped-call]
-    return single if bits >> 32 == 0 else np.float32(double)
-
-
-_NAMES: dict[str, Any] = {
-    "array": _array,
-    "all_words": types.Array(types.int64, 1, "C", readonly=True),
-    "double_of": double_of,
-    "single": _single,
-    "int32": types.int32,
-}
-"""What the text of an entry refers to."""
+        sizes = [f"(int64_t)simpler_elements(&{tensor})"]
+    width = str(argument.dtype.itemsize)
+    strides = [" * ".join([width, *sizes[d + 1 :]]) for d in range(argument.ndim)]
+    return [
+        *[("void *", "0")] * 2,  # what has allocated it, and what it is part of
+        *[("int64_t", " * ".join(sizes)), ("int64_t", width)],
+        ("void *", f"(void *){tensor}.data"),
+        *[("int64_t", one) for one in (*sizes, *strides)],
+    ]
 
 
 # ---------------------------------------------------------------- domains, for kernels in Python
@@ -456,7 +419,6 @@ def _require_contiguous(array: Any) -> None:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _address(_: Any, array: Any) -> Any:
-    """Return where an array begins."""
     _require_contiguous(array)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
