@@ -72,10 +72,8 @@ def registering(
     version: int = PAYLOAD_VERSION,
 ) -> bytes:
     """Return the command that registers a callable of the dispatcher, or of the inner Worker."""
-    registry = RemoteRegistryTarget.REMOTE_TASK_DISPATCHER
-    if inner:
-        registry = RemoteRegistryTarget.INNER_L3_WORKER
-    digest = sha256(descriptor).digest()
+    dispatcher, inner_worker = RemoteRegistryTarget
+    registry, digest = inner_worker if inner else dispatcher, sha256(descriptor).digest()
     return encode_register_callable_command(registry, kind, digest, version, payload)
 
 
@@ -123,13 +121,6 @@ encode_remote_chip_callable_payload = _CHIP.encode
 decode_remote_chip_callable_payload = _CHIP.decode
 
 
-def of_chip(descriptor: bytes, blob: bytes) -> bytes:
-    """Return the payload of a chip callable."""
-    where = ChipCallableBlobLocation.INLINE_BLOB
-    digest = sha256(blob).digest()
-    return _CHIP.encode(RemoteChipCallablePayload(descriptor, where, len(blob), digest, blob))
-
-
 # ---------------------------------------------------------------- what a program registers
 @dataclass(frozen=True)
 class Registration:
@@ -162,12 +153,10 @@ class Registration:
 
     @property
     def digest(self) -> bytes:
-        """What tasks name it by."""
         return self._told.digest
 
     @property
     def is_list(self) -> bool:
-        """Whether it is a list of tasks."""
         return self._told.payload_version == LIST_VERSION
 
     @property

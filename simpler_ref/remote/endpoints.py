@@ -11,7 +11,10 @@ import itertools
 import json
 import operator
 import pickle
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
+from copy import copy
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -35,6 +38,7 @@ from ..workers.session import RemoteWorkers
 from . import callables
 from .connection import KeyPair, new_pair
 from .directory import Directory, Use, uses_of
+from .fleets import Fleet
 from .limits import COUNTERS, MAX_INLINE_PAYLOAD_BYTES, SESSION
 from .link import LATE_BYTES, WHY_BYTES, Link
 from .memory import EndpointMemory, RemoteBufferHandle
@@ -79,10 +83,12 @@ class Endpoints(RemoteWorkers):
 
     def _occupy(self, link: Link, spec: RemoteWorkerSpec) -> None:
         options = self._life.options
-        if options.pin and spec.fleet.is_local:
-            spec = spec.with_default("pin", True)
-        if options.check and self.take_functions:
-            spec = spec.with_default("check", True)
+        defaults = {
+            "pin": options.pin and spec.fleet.is_local,
+            "check": options.check and self.take_functions,
+        }
+        spec = copy(spec)
+        spec.worker = {name: True for name, is_on in defaults.items() if is_on} | spec.worker
         if spec.secure and self._group is None:
             self._group = new_pair()
         link.occupy(spec, self._group if spec.secure else None)
@@ -97,28 +103,24 @@ class Endpoints(RemoteWorkers):
             )
         spec.fleet.open(1)
         self._occupy(vacant, spec)
-        manager = self._life.live().manager
-        if manager is not None:
+        if (manager := self._life.live().manager) is not None:
             manager.join(vacant.number)
         return vacant.number
 
     def remove(self, worker: int) -> None:
-        """End an endpoint between two runs; see `Worker.remove_remote_worker`."""
         link = self.link(worker)
-        manager = self._life.live().manager
-        if manager is not None:
+        if (manager := self._life.live().manager) is not None:
             manager.leave(link.number)
         link.leave()
 
     def reserve(self) -> None:
-        """Keep places for endpoints that join later; before the engine is made."""
         vacant = sum(one.is_vacant for one in self._places())
         for _ in range(MOST_JOINING - vacant):
             self._life.add(Link(len(self._life.next_level)), self._life.next_level)
 
     def prepare(self, zeros: Any) -> None:
         """Give the links their shared memory, before there are processes; have fleets prepare."""
-        fleets: dict[int, tuple[Any, int]] = {}
+        fleets: dict[int, list[Fleet]] = defaultdict(list)
         movers = zeros((len(self._life.next_level), ADDRESS_BYTES), np.uint8)
         for link in self._places():
             link.movers = movers
@@ -126,15 +128,12 @@ class Endpoints(RemoteWorkers):
             link.why = zeros((WHY_BYTES,), np.uint8)
             link.late = zeros((LATE_BYTES,), np.uint8)
             link.losses = zeros((1,), np.int64)
-            if link.is_vacant:
-                continue
-            fleet = link.spec.fleet
-            fleets[id(fleet)] = fleet, fleets.get(id(fleet), (fleet, 0))[1] + 1
-        for fleet, count in fleets.values():
-            fleet.open(count)
+            if not link.is_vacant:
+                fleets[id(link.spec.fleet)].append(link.spec.fleet)
+        for same in fleets.values():
+            same[0].open(len(same))
 
     def close(self) -> None:
-        """Let fleets give back what they hold."""
         for fleet in {id(link.spec.fleet): link.spec.fleet for link in self.links()}.values():
             fleet.close()
 
@@ -142,7 +141,6 @@ class Endpoints(RemoteWorkers):
         return [one for one in self._life.next_level if isinstance(one, Link)]
 
     def links(self) -> list[Link]:
-        """Return the links of the endpoints that there are."""
         return [one for one in self._places() if not one.is_vacant]
 
     def link(self, worker: int) -> Link:
@@ -181,7 +179,11 @@ class Endpoints(RemoteWorkers):
             descriptor = build_chip_callable_descriptor(
                 target=target, platform=options["platform"], runtime=options["runtime"] or ""
             )
-            payload = callables.of_chip(descriptor, target.to_bytes())
+            blob, inline = target.to_bytes(), callables.ChipCallableBlobLocation.INLINE_BLOB
+            chip = callables.RemoteChipCallablePayload(
+                descriptor, inline, len(blob), sha256(blob).digest(), blob
+            )
+            payload = callables.encode_remote_chip_callable_payload(chip)
         else:
             kind = CallableKind.PYTHON_SERIALIZED
             name = getattr(target, "__qualname__", type(target).__qualname__)
@@ -218,7 +220,6 @@ class Endpoints(RemoteWorkers):
         )
 
     def registration(self, handle: CallableHandle) -> callables.Registration:
-        """Return how a callable is registered."""
         found: callables.Registration = self._life.registry.target(handle)
         return found
 
@@ -327,22 +328,18 @@ class Endpoints(RemoteWorkers):
 
     @property
     def sub_workers(self) -> int:  # type: ignore[override]
-        """How many sub workers the endpoints have."""
         return len(self.seats())
 
     def call_links(self) -> list[Link]:
-        """Return the links whose endpoints take calls: those with sub workers."""
         return [link for link in self.links() if link.spec.sub_workers]
 
     def why_no_calls(self, level: int) -> str:
-        """Return why nobody runs calls, and the remedy."""
         return (
             "no endpoint of this Worker has sub workers for calls: give "
             "RemoteWorkerSpec(num_sub_workers=…)"
         )
 
     def forget_lost(self, address: int, nbytes: int) -> None:
-        """Forget what was lost in memory that is given out anew, or is right as it is."""
         self.tensors.forget_lost(address, nbytes)
 
     # ------------------------------------------------------------ losses
@@ -387,7 +384,7 @@ class Endpoints(RemoteWorkers):
             return False
         link = self.link(number)
         arena = link.spec.worker.get("arena_size")
-        held = self.memory.held_by(int(link.words[SESSION]))
+        held = self.memory.held[int(link.words[SESSION])]
         return arena is None or bool(nbytes <= arena - held)
 
     def has_all(self, numbers: Iterable[int]) -> bool:
@@ -396,7 +393,6 @@ class Endpoints(RemoteWorkers):
 
     # ------------------------------------------------------------ looking in
     def transfers(self) -> list[dict[str, Any]]:
-        """Return what the session of each endpoint has moved, and holds; see `Worker.transfers`."""
         told = []
         manager = self._life.running_manager()
         if self._life.stream is not None:
@@ -408,30 +404,23 @@ class Endpoints(RemoteWorkers):
         return told
 
     def movers(self) -> dict[str, int]:
-        """Return which endpoint is meant by what traces name a mover by."""
         told = {}
         for link in self.links():
-            movers = getattr(link, "movers", None)
-            if movers is not None and (address := mover_of(movers, link.number + 1)):
+            if link.movers is not None and (address := mover_of(link.movers, link.number + 1)):
                 told[str(peer_of(address))] = link.number
         return told
 
     def counters(self) -> list[dict[str, Any]]:
-        """Return what each link has counted; see `Worker.endpoints`."""
         session = self._life.session
         manager = None if session is None else session.manager
         gone = () if manager is None else manager.dead.keys() | manager.starting.keys()
         told = []
         for link in self.links():
-            words = getattr(link, "words", None)
-            counts: dict[str, Any] = (
-                dict.fromkeys(COUNTERS, 0)
-                if words is None
-                else dict(zip(COUNTERS, words.tolist(), strict=True))
-            )
+            words = [0] * len(COUNTERS) if link.words is None else link.words.tolist()
+            counts: dict[str, Any] = dict(zip(COUNTERS, words, strict=True))
             alive = manager is not None and link.number not in gone and counts["pid"] != 0
             counts["pid"] = counts["pid"] or None
-            ended = "" if words is None or alive else link.last_words()
+            ended = "" if link.words is None or alive else link.last_words()
             where = link.spec.fleet.where(link.number)
             about = {"endpoint": link.number, "at": where, "alive": alive}
             told.append({**about, "ended": ended, **counts})

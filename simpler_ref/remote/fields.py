@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import enum
 import struct
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import wraps
 from operator import index
-from typing import Annotated, Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar, get_type_hints
+from typing import Annotated, Any, Generic, NoReturn, TypeVar, get_type_hints
 
 from .limits import MAX_FRAME_PAYLOAD_BYTES, MAX_STRING_BYTES, MOST_INLINE_KEPT
 
@@ -45,7 +44,6 @@ class WireError(ValueError):
 
 
 def octets(value: Any, *path: str) -> bytes:
-    """Return the bytes of what has bytes."""
     if isinstance(value, bytes):
         return value
     try:
@@ -71,42 +69,54 @@ class Reader:
         self.at = 0
 
     def take(self, size: int) -> bytes:
-        """Return the next bytes."""
         at, left = self.at, len(self.raw) - self.at
         if size > left:
             raise WireError(f"{size} bytes are expected, {left} are left")
         self.at = at + size
         return self.raw[at : self.at]
 
-    def end(self) -> None:
-        """Refuse bytes that follow."""
-        if left := len(self.raw) - self.at:
-            raise WireError(f"{left} bytes follow its end", at=self.at)
 
+class Kind(Generic[T]):
+    """The form of a field: how its value becomes bytes, and is read again.
 
-class Kind(Protocol):
-    """The form of a field."""
+    One with a `name` can be all of a message.
+    """
 
-    def write(self, value: Any, /) -> bytes:
-        """Return the bytes of a value."""
+    def __init__(
+        self, write: Callable[[T], bytes], read: Callable[[Reader], T], name: str = ""
+    ) -> None:
+        self.write, self.read, self.name = write, read, name
 
-    def read(self, reader: Reader, /) -> Any:
-        """Return the value of the next bytes."""
+    def encode(self, payload: T) -> bytes:
+        """Return the bytes of a message."""
+        try:
+            raw = self.write(payload)
+            require_payload(len(raw))
+        except WireError as error:
+            raise error.within(self.name) from None
+        return raw
+
+    def decode(self, data: bytes) -> T:
+        """Return the message of all these bytes."""
+        try:
+            raw = octets(data)
+            require_payload(len(raw))
+            reader = Reader(raw)
+            value = self.read(reader)
+            if left := len(raw) - reader.at:
+                raise WireError(f"{left} bytes follow its end", at=reader.at)
+        except WireError as error:
+            raise error.within(self.name) from None
+        return value
 
 
 # ---------------------------------------------------------------- kinds
-class _Kind(NamedTuple):
-    write: Callable[[Any], bytes]
-    read: Callable[[Reader], Any]
-
-
 def _count(reader: Reader) -> int:
     count: int = _COUNT.unpack(reader.take(4))[0]
     return count
 
 
-def number(form: str, least: int, most: int) -> Kind:
-    """Return the kind of integers within limits."""
+def number(form: str, least: int, most: int) -> Kind[int]:
     word = struct.Struct("<" + form)
     pack, unpack, size = word.pack, word.unpack, word.size
 
@@ -125,7 +135,7 @@ def number(form: str, least: int, most: int) -> Kind:
         value: int = unpack(reader.take(size))[0]
         return value if least <= value <= most else refuse(value)
 
-    return _Kind(write, read)
+    return Kind(write, read)
 
 
 U32 = number("I", 0, (1 << 32) - 1)
@@ -142,21 +152,20 @@ Int32 = Annotated[int, I32]
 Positive = Annotated[int, POSITIVE]
 
 
-def one_of(*members: enum.IntEnum) -> Kind:
+def one_of(*members: enum.IntEnum) -> Kind[Any]:
     """Return the kind of some members of an enumeration, as `u32`."""
     known = {one.value: one for one in members}
 
     def member(value: Any) -> enum.IntEnum:
-        if value not in members:
+        if value not in known:
             names = ", ".join(f"{one.name} {one.value}" for one in members)
             raise WireError(f"{value!r} is not one of {names}")
         return known[value]
 
-    return _Kind(lambda value: _COUNT.pack(member(value)), lambda reader: member(_count(reader)))
+    return Kind(lambda value: _COUNT.pack(member(value)), lambda reader: member(_count(reader)))
 
 
-def exactly(size: int) -> Kind:
-    """Return the kind of a fixed number of bytes."""
+def exactly(size: int) -> Kind[bytes]:
 
     def write(value: Any) -> bytes:
         raw = octets(value)
@@ -164,32 +173,30 @@ def exactly(size: int) -> Kind:
             raise WireError(f"{len(raw)} bytes are not {size}")
         return raw
 
-    return _Kind(write, lambda reader: reader.take(size))
+    return Kind(write, lambda reader: reader.take(size))
 
 
-def _refuse_size(size: int, most: int, whose: str) -> None:
-    raise WireError(f"{whose} too long: {size} bytes, at most {most}".lstrip())
-
-
-def blob(most: int = MAX_FRAME_PAYLOAD_BYTES, whose: str = "") -> Kind:
+def blob(most: int = MAX_FRAME_PAYLOAD_BYTES, whose: str = "") -> Kind[bytes]:
     """Return the kind of bytes after their number; refusals say whose they are."""
+
+    def require(size: int) -> None:
+        if size > most:
+            raise WireError(f"{whose} too long: {size} bytes, at most {most}".lstrip())
 
     def write(value: Any) -> bytes:
         raw = octets(value)
-        if len(raw) > most:
-            _refuse_size(len(raw), most, whose)
+        require(len(raw))
         return _COUNT.pack(len(raw)) + raw
 
     def read(reader: Reader) -> bytes:
         size = _count(reader)
-        if size > most:
-            _refuse_size(size, most, whose)
+        require(size)
         return reader.take(size)
 
-    return _Kind(write, read)
+    return Kind(write, read)
 
 
-def text(most: int, whose: str = "", errors: str = "strict") -> Kind:
+def text(most: int, whose: str = "", errors: str = "strict") -> Kind[str]:
     """Return the kind of strings in UTF-8, after the number of their bytes."""
     octets_of = blob(most, whose)
 
@@ -200,14 +207,14 @@ def text(most: int, whose: str = "", errors: str = "strict") -> Kind:
             raise WireError(f"{value!r} is not a text that UTF-8 has") from None
 
     def read(reader: Reader) -> str:
-        raw: bytes = octets_of.read(reader)
+        raw = octets_of.read(reader)
         try:
             return raw.decode("utf-8", errors)
         except UnicodeDecodeError as error:
             first = reader.at - len(raw) + error.start
             raise WireError(f"byte {first} is not part of any UTF-8 text") from None
 
-    return _Kind(write, read)
+    return Kind(write, read)
 
 
 Octets = Annotated[bytes, blob()]
@@ -216,7 +223,7 @@ TEXT = text(MAX_STRING_BYTES)
 ShortText = Annotated[str, TEXT]
 
 
-def write_each(kind: Kind, values: Sequence[Any], name: str = "") -> bytes:
+def write_each(kind: Kind[Any], values: Sequence[Any], name: str = "") -> bytes:
     """Return the bytes of values of one kind; `name` is what a refusal calls all of them."""
     raw: list[bytes] = []
     write = kind.write
@@ -228,7 +235,7 @@ def write_each(kind: Kind, values: Sequence[Any], name: str = "") -> bytes:
     return b"".join(raw)
 
 
-def read_each(kind: Kind, reader: Reader, count: int, name: str = "") -> tuple[Any, ...]:
+def read_each(kind: Kind[Any], reader: Reader, count: int, name: str = "") -> tuple[Any, ...]:
     """Return so many next values of one kind; see `write_each`."""
     values: list[Any] = []
     at, read = reader.at, kind.read
@@ -241,7 +248,7 @@ def read_each(kind: Kind, reader: Reader, count: int, name: str = "") -> tuple[A
     return tuple(values)
 
 
-def many(kind: Kind, most: int) -> Kind:
+def many(kind: Kind[Any], most: int) -> Kind[Sequence[Any]]:
     """Return the kind of sequences, after their length, of one other kind."""
 
     def require(count: int) -> None:
@@ -257,53 +264,18 @@ def many(kind: Kind, most: int) -> Kind:
         require(count)
         return read_each(kind, reader, count) if count else ()
 
-    return _Kind(write, read)
+    return Kind(write, read)
 
 
 # ---------------------------------------------------------------- messages
-class Whole(ABC, Generic[T]):
-    """A kind that can be all of a message, which has a name."""
-
-    name = ""
-
-    @abstractmethod
-    def write(self, value: T) -> bytes:
-        """Return the bytes of a value within a message."""
-
-    @abstractmethod
-    def read(self, reader: Reader) -> T:
-        """Return the value of the next bytes."""
-
-    def encode(self, payload: T) -> bytes:
-        """Return the bytes of a message."""
-        try:
-            raw = self.write(payload)
-            require_payload(len(raw))
-        except WireError as error:
-            raise error.within(self.name) from None
-        return raw
-
-    def decode(self, data: bytes) -> T:
-        """Return the message of all these bytes."""
-        try:
-            raw = octets(data)
-            require_payload(len(raw))
-            reader = Reader(raw)
-            value = self.read(reader)
-            reader.end()
-        except WireError as error:
-            raise error.within(self.name) from None
-        return value
-
-
-def _kind_of(hint: Any) -> Kind:
+def _kind_of(hint: Any) -> Kind[Any]:
     if isinstance(hint, type) and issubclass(hint, enum.IntEnum):
         return one_of(*hint)
-    kind: Kind = hint.__metadata__[0]
+    kind: Kind[Any] = hint.__metadata__[0]
     return kind
 
 
-class Message(Whole[T]):
+class Message(Kind[T]):
     """The table of a message: its name, its class, and what must hold of it beyond its fields.
 
     The annotations of the class are the fields, in their order: `Annotated` with the kind of each, or an
@@ -314,12 +286,13 @@ class Message(Whole[T]):
         self,
         name: str,
         made: Callable[..., T],
-        check: Callable[[T], None] | None = None,
+        check: Callable[[T], None] = lambda value: None,
         /,
         *,
         reserved: bool = False,
     ) -> None:
-        self.name, self._made, self._check = name, made, check
+        super().__init__(self._write, self._read, name)
+        self._made, self._check = made, check
         hints = get_type_hints(made, include_extras=True)
         kinds = {one: _kind_of(hint) for one, hint in hints.items()}
         self._writes = [(one, kind.write) for one, kind in kinds.items()]
@@ -327,8 +300,7 @@ class Message(Whole[T]):
         self._reads = [(one, kind.read) for one, kind in kinds.items()]
         self._end = _NONE if reserved else b""
 
-    def write(self, value: T) -> bytes:
-        """Return the bytes of a message within another one."""
+    def _write(self, value: T) -> bytes:
         name = ""
         raw: list[bytes] = []
         try:
@@ -336,12 +308,10 @@ class Message(Whole[T]):
                 raw.append(write(getattr(value, name)))
         except WireError as error:
             raise error.within(name) from None
-        if self._check is not None:
-            self._check(value)
+        self._check(value)
         return b"".join(raw) + self._end
 
-    def read(self, reader: Reader) -> T:
-        """Return the message of the next bytes."""
+    def _read(self, reader: Reader) -> T:
         values: list[Any] = []
         at = reader.at
         try:
@@ -351,8 +321,7 @@ class Message(Whole[T]):
         except WireError as error:
             raise error.within(self._reads[len(values)][0], at) from None
         value = self._made(*values[: len(self._writes)])
-        if self._check is not None:
-            self._check(value)
+        self._check(value)
         return value
 
     def encoder(self) -> Callable[..., bytes]:

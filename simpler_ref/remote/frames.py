@@ -10,7 +10,7 @@ import struct
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
-from ..workers.reports import cut_traceback, cut_utf8, describe_exception, format_traceback
+from ..workers.reports import cut_traceback, cut_utf8
 from . import fields
 from .fields import WireError
 from .limits import FRAME_HEADER_BYTES, MAGIC, MAX_ERROR_BYTES, PROTOCOL_VERSION
@@ -220,19 +220,8 @@ decode_control_reply = _CONTROL_REPLY.decode
 _HEADROOM = 16
 
 
-def report_of(error: BaseException) -> str:
-    """Return an exception's type, text and traceback, as much as an answer takes."""
-    return cut_report(describe_exception(error), format_traceback(error))
-
-
 def cut_report(text: str, trace: str) -> str:
     """Return as much of an exception's text and traceback as an answer takes."""
     text = cut_utf8(text, MAX_ERROR_BYTES // 2).decode()
     room = MAX_ERROR_BYTES - len(text.encode()) - 1
     return f"{text}\n{cut_traceback(trace, room - _HEADROOM).decode(errors='replace')}"
-
-
-def split_report(text: str) -> tuple[str, str]:
-    """Return an exception's type and text, and its traceback."""
-    at = text.find("\nTraceback (most recent call last)")
-    return (text, "") if at < 0 else (text[:at], text[at + 1 :])

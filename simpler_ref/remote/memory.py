@@ -32,24 +32,16 @@ MOST_BYTES = 1 << 40
 _PAGE = 4096
 PART = 1 << 20
 """The most bytes that the program copies at once: requests of others wait that long."""
-ACCESS = {
-    "read": limits.REMOTE_BUFFER_ACCESS_READ,
-    "write": limits.REMOTE_BUFFER_ACCESS_WRITE,
-    "readwrite": limits.REMOTE_BUFFER_ACCESS_READ_WRITE,
-}
+ACCESS = "read", "write", "readwrite"
+"""The names of the accesses 1, 2 and 3."""
 
 
 def access_of(access: str | int) -> int:
     """Return the number of an access; `ValueError` if it is none."""
-    for name, number in ACCESS.items():
+    for number, name in enumerate(ACCESS, limits.REMOTE_BUFFER_ACCESS_READ):
         if access in (name, number):
             return number
     raise ValueError(f"access={access!r}: it is one of {', '.join(map(repr, ACCESS))}")
-
-
-def access_name(number: int) -> str:
-    """Return the name of an access."""
-    return next(name for name, one in ACCESS.items() if one == number)
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -197,7 +189,6 @@ class RemoteTensorRef(RemoteTensor):
 
 
 def _sizes(shape: Sequence[int] | int | None, default: int) -> tuple[int, ...]:
-    """Return the dimensions; by default one of so many elements."""
     if shape is None:
         return (default,)
     found = sizes(shape)
@@ -216,7 +207,6 @@ def _element(dtype: Any) -> DataType:
 
 
 def require_live(handle: RemoteBufferHandle) -> None:
-    """Refuse a buffer that is gone."""
     if not handle.is_live:
         raise ValueError(f"{handle!r}: it was freed or released, or its endpoint was lost")
 
@@ -246,21 +236,17 @@ class EndpointMemory:
     def __init__(self, life: Life, find: Callable[[int], Link]) -> None:
         self._life, self._link = life, find
         self._addresses = REMOTE_FIRST
-        self._held: Counter[int] = Counter()
+        self.held: Counter[int] = Counter()
         """By session in which this Worker has had memory: the bytes that were allocated there."""
 
     def require_current(self, handle: RemoteBufferHandle, link: Link) -> None:
         """Refuse memory of a session that is over, or another Worker's."""
         require_live(handle)
-        if handle.session not in self._held:
+        if handle.session not in self.held:
             raise ValueError(f"{handle!r} is another Worker's: use it with the one that it is from")
         if handle.session != int(link.words[limits.SESSION]):
             handle.is_live = False
             require_live(handle)
-
-    def held_by(self, session: int) -> int:
-        """Return how many bytes a program has allocated in a session."""
-        return self._held[session]
 
     def take_addresses(self, nbytes: int) -> int:
         """Return the first of addresses for memory of an endpoint."""
@@ -277,17 +263,12 @@ class EndpointMemory:
     ) -> RemoteBufferHandle:
         """Return a handle of memory that an endpoint has allocated, or imported."""
         session = int(link.words[limits.SESSION])
-        self._held[session] += 0 if more else nbytes
+        self.held[session] += 0 if more else nbytes
         return RemoteBufferHandle(
             *(link.number, made.owner_endpoint_id, made.buffer_id, made.generation),
             *(nbytes, base, session),
             **more,  # type: ignore[arg-type]
         )
-
-    def free(self, handle: RemoteBufferHandle) -> None:
-        """Note that memory was freed."""
-        self._held[handle.session] -= handle.nbytes
-        handle.is_live = False
 
     def own(self, handle: Any, what: str, own: bool = True) -> Link:
         """Return the link of a buffer that its owner has, or of an import; refuse anything else."""
@@ -306,7 +287,6 @@ class EndpointMemory:
         return link
 
     def ask(self, link: Link, name: ControlName, payload: bytes, base: int = 0) -> bytes:
-        """Have an endpoint carry a request out, and return the result."""
         raw = pickle.dumps(tasks.Request(name, payload, base))
         return self._life.running_manager().exchange(link.number, L.LINK_ASK, raw)
 
@@ -329,6 +309,7 @@ class EndpointMemory:
         for at in range(0, nbytes, PART):
             size = min(PART, nbytes - at)
             data = ctypes.string_at(host_ptr + at, size) if to else b""
-            came = self.ask(link, name, tasks.copy_parts(handle.identity, offset + at, size, data))
+            copy = tasks.CopyRequest(*handle.identity, offset + at, size, data)
+            came = self.ask(link, name, tasks.COPY.encode(copy))
             if not to:
                 ctypes.memmove(host_ptr + at, came, size)

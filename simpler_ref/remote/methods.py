@@ -12,7 +12,7 @@ from ..model.visibility import make_tensor
 from ..system.values import whole
 from . import tasks
 from .frames import ControlName
-from .memory import MOST_BYTES, RemoteBufferExport, RemoteBufferHandle, access_name, access_of
+from .memory import ACCESS, MOST_BYTES, RemoteBufferExport, RemoteBufferHandle, access_of
 from .spec import RemoteWorkerSpec
 
 if TYPE_CHECKING:
@@ -128,7 +128,8 @@ class RemoteMethods:
         link = memory.own(handle, "remote_free")
         payload = tasks.IDENTITY.encode(tasks.BufferIdentity(*handle.identity))
         memory.ask(link, ControlName.FREE_REMOTE_BUFFER, payload, handle.address)
-        memory.free(handle)
+        memory.held[handle.session] -= handle.nbytes
+        handle.is_live = False
 
     def remote_copy_to(
         self, handle: RemoteBufferHandle, host_ptr: int, nbytes: int, *, offset: int = 0
@@ -229,7 +230,7 @@ class RemoteMethods:
         rights = found.access_flags if access is None else access_of(access)
         if rights & ~found.access_flags:
             raise ValueError(
-                f"access={access!r} is more than was exported, {access_name(found.access_flags)!r}: "
+                f"access={access!r} is more than was exported, {ACCESS[found.access_flags - 1]!r}: "
                 "export it with that access, or leave access= out"
             )
         request = tasks.ImportBufferRequest(link.number, rights, found)

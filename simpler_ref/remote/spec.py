@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Mapping, Sequence
-from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from ..jit import layout as L
@@ -111,12 +110,6 @@ class RemoteWorkerSpec:
                 "secure=False: whoever reaches the ports of this endpoint commands it, and its tensors "
                 "travel in the open"
             )
-
-    def with_default(self, name: str, value: Any) -> RemoteWorkerSpec:
-        """Return a spec whose sessions have an option, where this one does not say otherwise."""
-        found = copy(self)
-        found.worker = {name: value, **self.worker}
-        return found
 
     @property
     def sub_workers(self) -> int:

@@ -28,7 +28,7 @@ from ..model.enums import CONTINUOUS_TENSOR_MAX_DIMS, DataType
 from ..model.tensor import ContinuousTensor, DescribedTensor
 from ..model.wire import Layout, has_layout, layout_number, row_major, span_of
 from . import fields
-from .fields import Int32, Message, Octets, Positive, Uint64, WireError, blob, number, one_of, text
+from .fields import Int32, Kind, Message, Positive, Reader, Uint64, WireError, blob, number, text
 from .frames import ControlName
 from .limits import (
     MAX_INLINE_PAYLOAD_BYTES,
@@ -52,36 +52,37 @@ class RemoteAddressSpace(enum.IntEnum):
 
 
 Access = Annotated[int, number("I", REMOTE_BUFFER_ACCESS_READ, REMOTE_BUFFER_ACCESS_READ_WRITE)]
-SharedSpace = Annotated[
-    RemoteAddressSpace, one_of(RemoteAddressSpace.REMOTE_WINDOW, RemoteAddressSpace.UB_LDST)
-]
+_SHARED = RemoteAddressSpace.REMOTE_WINDOW, RemoteAddressSpace.UB_LDST
+SharedSpace = Annotated[RemoteAddressSpace, fields.one_of(*_SHARED)]
 Profile = Annotated[str, text(MAX_TRANSPORT_PROFILE_BYTES)]
 Descriptor = Annotated[bytes, blob(MAX_TRANSPORT_DESCRIPTOR_BYTES)]
 
 
 def identity_of(buffer: Any) -> str:
-    """Return the ids of a buffer, for a message."""
     return (
         f"owner_endpoint_id {buffer.owner_endpoint_id}, buffer_id {buffer.buffer_id}, "
         f"generation {buffer.generation}"
     )
 
 
-def is_live(buffer: Any) -> bool:
-    """Say whether ids can be those of a buffer."""
+def _is_live(buffer: Any) -> bool:
     return bool(buffer.owner_endpoint_id >= 0 and buffer.buffer_id and buffer.generation)
 
 
-def require_live(buffer: Any) -> None:
+def _require_live(buffer: Any) -> None:
     """Refuse ids that no buffer has."""
-    if not is_live(buffer):
+    if not _is_live(buffer):
         raise WireError(f"{identity_of(buffer)} is not a live owner buffer identity")
 
 
-def require_span(span: Any) -> None:
-    """Refuse bytes that end beyond 64 bits."""
+def _require_span(span: Any) -> None:
     if span.offset + span.nbytes >= 1 << 64:
         raise WireError(f"offset {span.offset} + nbytes {span.nbytes} do not fit 64 bits")
+
+
+def _require_part(part: Any) -> None:
+    _require_live(part)
+    _require_span(part)
 
 
 @dataclass(frozen=True)
@@ -120,13 +121,8 @@ class ExportBufferResult(BufferIdentity):
     transport_descriptor: Descriptor = b""
 
 
-def _check_part(part: ExportBufferRequest | ExportBufferResult | CopyRequest) -> None:
-    require_live(part)
-    require_span(part)
-
-
-_EXPORT_REQUEST = Message("EXPORT_BUFFER", ExportBufferRequest, _check_part, reserved=True)
-EXPORT_RESULT = Message("EXPORT_BUFFER result", ExportBufferResult, _check_part, reserved=True)
+_EXPORT_REQUEST = Message("EXPORT_BUFFER", ExportBufferRequest, _require_part, reserved=True)
+EXPORT_RESULT = Message("EXPORT_BUFFER result", ExportBufferResult, _require_part, reserved=True)
 encode_export_buffer_request = _EXPORT_REQUEST.encode
 decode_export_buffer_request = _EXPORT_REQUEST.decode
 encode_export_buffer_result = EXPORT_RESULT.encode
@@ -183,13 +179,13 @@ def _check_import_request(request: ImportBufferRequest) -> None:
 
 
 def _check_imported(imported: ReleaseImportRequest) -> None:
-    if imported.importer_endpoint_id < 0 or imported.import_id == 0 or not is_live(imported):
+    if imported.importer_endpoint_id < 0 or imported.import_id == 0 or not _is_live(imported):
         raise WireError(
             f"importer_endpoint_id {imported.importer_endpoint_id}, {identity_of(imported)}, import_id "
             f"{imported.import_id} is not a live imported buffer identity"
         )
     if isinstance(imported, ImportBufferResult):
-        require_span(imported)
+        _require_span(imported)
 
 
 _IMPORT_REQUEST = Message(
@@ -219,25 +215,18 @@ class CopyRequest(BufferIdentity):
 
     offset: Uint64
     nbytes: Positive
-    data: Octets = b""
+    data: fields.Octets = b""
 
 
 def _check_copy(copy: CopyRequest) -> None:
-    _check_part(copy)
+    _require_part(copy)
     if copy.data and len(copy.data) != copy.nbytes:
         raise WireError(f"{len(copy.data)} bytes of data are not nbytes {copy.nbytes}")
 
 
 ALLOC = Message("ALLOC_REMOTE_BUFFER", AllocRequest)
-IDENTITY = Message("buffer", BufferIdentity, require_live)
+IDENTITY = Message("buffer", BufferIdentity, _require_live)
 COPY = Message("COPY", CopyRequest, _check_copy)
-
-
-def copy_parts(
-    identity: tuple[int, int, int], offset: int, nbytes: int, data: bytes = b""
-) -> bytes:
-    """Return the payload of a COPY_TO_REMOTE or COPY_FROM_REMOTE."""
-    return COPY.encode(CopyRequest(*identity, offset, nbytes, data))
 
 
 # ---------------------------------------------------------------- what a program asks a link
@@ -293,99 +282,147 @@ class RemoteTaskArgsWire:
 
 
 # ---------------------------------------------------------------- configuration
-class _Config:
-    """A configuration, field by field, as `CallConfigWire` has it."""
+_KNOBS = struct.Struct(f"<{len(CallConfig._FIELDS)}i")
+_PREFIX = text(MAX_STRING_BYTES, errors="surrogateescape")
+"""A path, whose bytes need not be UTF-8."""
 
-    _KNOBS = struct.Struct(f"<{len(CallConfig._FIELDS)}i")
-    _PREFIX = text(MAX_STRING_BYTES, errors="surrogateescape")
-    """A path, whose bytes need not be UTF-8."""
 
-    def write(self, value: CallConfig) -> bytes:
-        """Return the bytes of a configuration."""
-        self._require(value)
-        knobs = [getattr(value, name) for name in CallConfig._FIELDS]
-        return self._KNOBS.pack(*knobs) + self._PREFIX.write(value.output_prefix)
+def _require_valid(config: CallConfig) -> None:
+    try:
+        config.validate()
+    except ValueError as error:
+        raise WireError(str(error)) from None
 
-    def read(self, reader: fields.Reader) -> CallConfig:
-        """Return the configuration of the next bytes."""
-        knobs = self._KNOBS.unpack(reader.take(self._KNOBS.size))
-        config = CallConfig(**dict(zip(CallConfig._FIELDS, knobs, strict=True)))
-        config.output_prefix = self._PREFIX.read(reader)
-        self._require(config)
-        return config
 
-    def _require(self, config: CallConfig) -> None:
-        try:
-            config.validate()
-        except ValueError as error:
-            raise WireError(str(error)) from None
+def _write_config(config: CallConfig) -> bytes:
+    _require_valid(config)
+    knobs = [getattr(config, name) for name in CallConfig._FIELDS]
+    return _KNOBS.pack(*knobs) + _PREFIX.write(config.output_prefix)
+
+
+def decode_call_config(reader: Reader) -> CallConfig:
+    """Return the configuration of the next bytes."""
+    knobs = _KNOBS.unpack(reader.take(_KNOBS.size))
+    config = CallConfig(**dict(zip(CallConfig._FIELDS, knobs, strict=True)))
+    config.output_prefix = _PREFIX.read(reader)
+    _require_valid(config)
+    return config
 
 
 # ---------------------------------------------------------------- tensors
-class _Tensor:
-    """A tensor without address."""
-
-    _FORM = struct.Struct("<Q5IIIB7s")
-    _CHILD_AT, _END = 33, 34
-    """Offsets in the 40 bytes of a tensor in a mailbox, which begin like those of one in a frame."""
-
-    def write(self, value: ContinuousTensor) -> bytes:
-        """Return the bytes of a tensor."""
-        if not isinstance(value, ContinuousTensor) or isinstance(value, DescribedTensor):
-            raise WireError(f"{value!r} is not a contiguous tensor of a DataType")
-        if value.data:
-            raise WireError(f"{value.data:#x} is an address of this machine: it must be 0", "data")
-        wire = value._wire
-        return wire[: self._CHILD_AT] + bytes(3) + wire[self._CHILD_AT : self._END] + bytes(7)
-
-    def read(self, reader: fields.Reader) -> ContinuousTensor:
-        """Return the tensor of the next bytes."""
-        at = reader.at
-        raw = reader.take(self._FORM.size)
-        data, *sizes, ndims, dtype, child, reserved = self._FORM.unpack(raw)
-        if data:
-            raise WireError(f"{data:#x} is not 0", "data", at=at)
-        if ndims > CONTINUOUS_TENSOR_MAX_DIMS or any(sizes[ndims:]):
-            why = f"{sizes} are not {ndims} dimensions and zeros after them"
-            raise WireError(why, "shapes", at=at + 8)
-        if dtype >= len(DataType):
-            raise WireError(f"{dtype} is not a DataType", "dtype", at=at + 32)
-        if child > 1 or any(reserved):
-            why = f"child_memory {child} must be 0 or 1, and {reserved.hex()} after it must be 0"
-            raise WireError(why, at=at + 36)
-        try:
-            return ContinuousTensor._from_wire(raw[: self._CHILD_AT] + raw[36:37] + bytes(6))
-        except ValueError as error:
-            raise WireError(str(error)) from None
+_TENSOR_FORM = struct.Struct("<Q5IIIB7s")
+"""A tensor without address."""
+_CHILD_AT, _CHILD_END = 33, 34
+"""Offsets in the 40 bytes of a tensor in a mailbox, which begin like those of one in a frame."""
 
 
-TENSOR = _Tensor()
+def _write_tensor(value: ContinuousTensor) -> bytes:
+    if not isinstance(value, ContinuousTensor) or isinstance(value, DescribedTensor):
+        raise WireError(f"{value!r} is not a contiguous tensor of a DataType")
+    if value.data:
+        raise WireError(f"{value.data:#x} is an address of this machine: it must be 0", "data")
+    wire = value._wire
+    return wire[:_CHILD_AT] + bytes(3) + wire[_CHILD_AT:_CHILD_END] + bytes(7)
+
+
+def decode_continuous_tensor(reader: Reader) -> ContinuousTensor:
+    """Return the tensor of the next bytes."""
+    at = reader.at
+    raw = reader.take(_TENSOR_FORM.size)
+    data, *sizes, ndims, dtype, child, reserved = _TENSOR_FORM.unpack(raw)
+    if data:
+        raise WireError(f"{data:#x} is not 0", "data", at=at)
+    if ndims > CONTINUOUS_TENSOR_MAX_DIMS or any(sizes[ndims:]):
+        why = f"{sizes} are not {ndims} dimensions and zeros after them"
+        raise WireError(why, "shapes", at=at + 8)
+    if dtype >= len(DataType):
+        raise WireError(f"{dtype} is not a DataType", "dtype", at=at + 32)
+    if child > 1 or any(reserved):
+        why = f"child_memory {child} must be 0 or 1, and {reserved.hex()} after it must be 0"
+        raise WireError(why, at=at + 36)
+    try:
+        return ContinuousTensor._from_wire(raw[:_CHILD_AT] + raw[36:37] + bytes(6))
+    except ValueError as error:
+        raise WireError(str(error)) from None
+
+
+_TENSOR = Kind(_write_tensor, decode_continuous_tensor)
 _DESC = Message("descriptor", RemoteTensorDesc)
+decode_remote_tensor_desc = _DESC.read
 
 
-class _Sidecar:
-    """What travels beside a tensor: whether a descriptor follows, and that."""
-
-    def write(self, value: RemoteTensorSidecar) -> bytes:
-        """Return the bytes of a sidecar."""
-        if value.present != (value.desc is not None):
-            raise WireError(f"{value.present!r} contradicts desc={value.desc!r}", "present")
-        return b"\0" if value.desc is None else b"\1" + _DESC.write(value.desc)
-
-    def read(self, reader: fields.Reader) -> RemoteTensorSidecar:
-        """Return the sidecar of the next bytes."""
-        present = reader.take(1)[0]
-        if present > 1:
-            raise WireError(f"{present} is neither 0 nor 1", "present", at=reader.at - 1)
-        return RemoteTensorSidecar(True, _DESC.read(reader)) if present else RemoteTensorSidecar()
+def _write_sidecar(value: RemoteTensorSidecar) -> bytes:
+    if value.present != (value.desc is not None):
+        raise WireError(f"{value.present!r} contradicts desc={value.desc!r}", "present")
+    return b"\0" if value.desc is None else b"\1" + _DESC.write(value.desc)
 
 
-def _check_desc(desc: RemoteTensorDesc, arena: int) -> None:
-    """Refuse a descriptor that contradicts itself, or an inline arena of so many bytes."""
+def _read_sidecar(reader: Reader) -> RemoteTensorSidecar:
+    present = reader.take(1)[0]
+    if present > 1:
+        raise WireError(f"{present} is neither 0 nor 1", "present", at=reader.at - 1)
+    return RemoteTensorSidecar(True, _DESC.read(reader)) if present else RemoteTensorSidecar()
+
+
+_SIDECAR = Kind(_write_sidecar, _read_sidecar)
+
+
+# ---------------------------------------------------------------- arguments
+_COUNTS = struct.Struct("<II")
+_ARENA = blob(MAX_INLINE_PAYLOAD_BYTES, "inline arena")
+
+
+def _require_counts(tensors: int, scalars: int) -> None:
+    if tensors > MAX_TENSORS or scalars > MAX_SCALARS:
+        raise WireError(
+            f"{tensors} tensors and {scalars} scalars: at most {MAX_TENSORS} and {MAX_SCALARS} are "
+            "allowed"
+        )
+
+
+def _write_args(value: RemoteTaskArgsWire) -> bytes:
+    tensors, sidecars, scalars = value.tensor_metadata, value.remote_desc, value.scalars
+    _require_counts(len(tensors), len(scalars))
+    if len(sidecars) != len(tensors):
+        raise WireError(f"{len(sidecars)} sidecars for {len(tensors)} tensors")
+    raw = (
+        _COUNTS.pack(len(tensors), len(scalars)),
+        fields.write_each(_TENSOR, tensors, "tensor_metadata"),
+        fields.write_each(_SIDECAR, sidecars, "remote_desc"),
+        fields.write_each(fields.U64, scalars, "scalars"),
+        _ARENA.write(value.inline_payload),
+    )
+    _require_descs(value)
+    return b"".join(raw)
+
+
+def _read_args(reader: Reader) -> RemoteTaskArgsWire:
+    count, scalar_count = _COUNTS.unpack(reader.take(_COUNTS.size))
+    _require_counts(count, scalar_count)
+    args = RemoteTaskArgsWire(
+        fields.read_each(_TENSOR, reader, count, "tensor_metadata"),
+        fields.read_each(_SIDECAR, reader, count, "remote_desc"),
+        fields.read_each(fields.U64, reader, scalar_count, "scalars"),
+        _ARENA.read(reader),
+    )
+    _require_descs(args)
+    return args
+
+
+def _require_descs(args: RemoteTaskArgsWire) -> None:
+    """Refuse a descriptor that contradicts itself, or the inline arena."""
+    for i, sidecar in enumerate(args.remote_desc):
+        if sidecar.desc is not None:
+            try:
+                _require_desc(sidecar.desc, len(args.inline_payload))
+            except WireError as error:
+                raise error.within(f"remote_desc[{i}]") from None
+
+
+def _require_desc(desc: RemoteTensorDesc, arena: int) -> None:
     at, size = desc.inline_payload_offset, desc.inline_payload_len
     if desc.address_space != RemoteAddressSpace.HOST_INLINE:
-        require_live(desc)
-        require_span(desc)
+        _require_part(desc)
         if at or size:
             raise WireError(f"{desc} is not inline: its inline fields must be 0")
         return
@@ -398,65 +435,7 @@ def _check_desc(desc: RemoteTensorDesc, arena: int) -> None:
         raise WireError(f"{size} bytes at {at} are not within the inline arena of {arena} bytes")
 
 
-# ---------------------------------------------------------------- arguments
-class _Args(fields.Whole[RemoteTaskArgsWire]):
-    """Arguments of a task."""
-
-    name = "TASK.args"
-    _COUNTS = struct.Struct("<II")
-    _SIDECAR = _Sidecar()
-    _ARENA = blob(MAX_INLINE_PAYLOAD_BYTES, "inline arena")
-
-    def write(self, value: RemoteTaskArgsWire) -> bytes:
-        """Return the bytes of arguments."""
-        tensors, sidecars, scalars = value.tensor_metadata, value.remote_desc, value.scalars
-        _require_counts(len(tensors), len(scalars))
-        if len(sidecars) != len(tensors):
-            raise WireError(f"{len(sidecars)} sidecars for {len(tensors)} tensors")
-        raw = (
-            self._COUNTS.pack(len(tensors), len(scalars)),
-            fields.write_each(TENSOR, tensors, "tensor_metadata"),
-            fields.write_each(self._SIDECAR, sidecars, "remote_desc"),
-            fields.write_each(fields.U64, scalars, "scalars"),
-            self._ARENA.write(value.inline_payload),
-        )
-        self._require_descs(value)
-        return b"".join(raw)
-
-    def read(self, reader: fields.Reader) -> RemoteTaskArgsWire:
-        """Return the arguments of the next bytes."""
-        count, scalar_count = self._COUNTS.unpack(reader.take(self._COUNTS.size))
-        _require_counts(count, scalar_count)
-        args = RemoteTaskArgsWire(
-            fields.read_each(TENSOR, reader, count, "tensor_metadata"),
-            fields.read_each(self._SIDECAR, reader, count, "remote_desc"),
-            fields.read_each(fields.U64, reader, scalar_count, "scalars"),
-            self._ARENA.read(reader),
-        )
-        self._require_descs(args)
-        return args
-
-    def _require_descs(self, args: RemoteTaskArgsWire) -> None:
-        for i, sidecar in enumerate(args.remote_desc):
-            if sidecar.desc is not None:
-                try:
-                    _check_desc(sidecar.desc, len(args.inline_payload))
-                except WireError as error:
-                    raise error.within(f"remote_desc[{i}]") from None
-
-
-def _require_counts(tensors: int, scalars: int) -> None:
-    if tensors > MAX_TENSORS or scalars > MAX_SCALARS:
-        raise WireError(
-            f"{tensors} tensors and {scalars} scalars: at most {MAX_TENSORS} and {MAX_SCALARS} are "
-            "allowed"
-        )
-
-
-_CONFIG, _ARGS = _Config(), _Args()
-decode_call_config = _CONFIG.read
-decode_continuous_tensor = TENSOR.read
-decode_remote_tensor_desc = _DESC.read
+_ARGS = Kind(_write_args, _read_args, "TASK.args")
 encode_remote_task_args = _ARGS.encode
 decode_remote_task_args = _ARGS.decode
 
@@ -467,7 +446,7 @@ class TaskPayloadWire:
     """A task: which callable, with which configuration and arguments."""
 
     callable_digest: Annotated[bytes, fields.exactly(CALLABLE_HASH_DIGEST_BYTES)]
-    config: Annotated[CallConfig, _CONFIG] = field(default_factory=CallConfig)
+    config: Annotated[CallConfig, Kind(_write_config, decode_call_config)] = field(default_factory=CallConfig)
     args: Annotated[RemoteTaskArgsWire, _ARGS] = field(default_factory=RemoteTaskArgsWire)
 
 
@@ -532,7 +511,6 @@ def copied_layout(layout: Layout) -> Layout:
 
 
 def layout_of(layouts: Any, wire: bytes) -> Layout:
-    """Return element type, shape and strides of a tensor."""
     if has_layout(wire):
         found: Layout = layouts.read(layout_number(wire))
         return found

@@ -231,7 +231,8 @@ def test_a_staged_blob_is_a_live_buffer_with_the_right_bytes():
         token = ask(name.ALLOC_REMOTE_BUFFER, alloc)
         assert "another size or SHA-256" in prepare(token)
         owner = tasks.IDENTITY.decode(token)
-        ask(name.COPY_TO_REMOTE, tasks.copy_parts(astuple(owner), 0, len(blob), blob))
+        copy = tasks.CopyRequest(*astuple(owner), 0, len(blob), blob)
+        ask(name.COPY_TO_REMOTE, tasks.COPY.encode(copy))
         assert "remote_wire" in prepare(token[:-1])
         assert "another size or SHA-256" in prepare(token, size=len(blob) - 1)
         assert prepare(token) == b""
