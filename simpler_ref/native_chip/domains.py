@@ -126,17 +126,14 @@ class DomainMemory(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The domain's name."""
         return bytes(self._shared.name).decode()
 
     @property
     def size(self) -> int:
-        """Number of ranks."""
         return int(self._shared.size)
 
     @property
     def window_size(self) -> int:
-        """Bytes of each window."""
         return int(self._of(0).window_size)
 
     def rank_of(self, chip: int) -> int:
@@ -145,7 +142,6 @@ class DomainMemory(NamedTuple):
         return chips.index(chip) if chip in chips else -1
 
     def chip_of(self, rank: int) -> int:
-        """Return the chip of a rank."""
         return int(self._shared.chips[rank])
 
     def context(self, rank: int) -> int:
@@ -153,7 +149,6 @@ class DomainMemory(NamedTuple):
         return self.at + _CONTEXTS + rank * _STRIDE
 
     def window(self, rank: int) -> int:
-        """Return where the window of a rank begins."""
         return int(self._of(0).windows[rank])
 
     def break_because(self, why: str) -> None:
@@ -279,23 +274,19 @@ class ChipChild(WorkerKind):
         self._domains: ChipDomains
 
     def start(self, mailbox: MailboxView) -> None:
-        """Load the runtime and open the device."""
         self._mailbox = mailbox
         self._chip = ChipWorker(self.device_id, self.runtime)
         self._chip.init()
         self._domains = ChipDomains(self._chip)
 
     def stop(self) -> None:
-        """Close the device."""
         if hasattr(self, "_chip"):
             self._chip.finalize()
 
     def install(self, target: Any) -> int:
-        """Prepare a chip callable and return its slot on the chip."""
         return self._chip.prepare_free(target)
 
     def remove(self, installed: int) -> None:
-        """Free a slot on the chip."""
         self._chip.unregister(installed)
 
     def leaf(self, installed: int) -> Callable[[ReceivedArgs], Any]:
@@ -316,7 +307,6 @@ class ChipChild(WorkerKind):
         return leaf
 
     def control(self, command: int, arg0: int, arg1: int, arg2: int) -> int:
-        """Manage the memory of the device, its own and that of domains."""
         chip, domains = self._chip, self._domains
         actions: dict[int, Callable[[], int | None]] = {
             L.CTRL_MALLOC: lambda: chip.malloc(arg0),

@@ -58,6 +58,8 @@ EVENTS, POLLIN, SNDMORE = 15, 1, 2
 SOURCE = 2
 """ZMQ_SRCFD: of a message, the descriptor of the connection that it came from."""
 _EVENT = struct.Struct("=HI")
+_NUMBERS = FrameHeader._fields[1:4]
+"""Of a frame: its session, its endpoint, and which frame it is."""
 
 
 def prepare(socket: Any, silence_s: float, *, stopped_s: float | None = None) -> None:
@@ -96,7 +98,6 @@ def _without_last_beat(limit_s: float) -> int:
 
 
 def has_message(socket: Any) -> bool:
-    """Say whether a message is there."""
     return bool(socket.getsockopt(EVENTS) & POLLIN)
 
 
@@ -128,7 +129,6 @@ class Order:
         self.bytes_sent = self.bytes_received = 0
 
     def encode(self, kind: AnyFrameType, payload: bytes = b"") -> bytes:
-        """Return the next frame to send."""
         self.sent += 1
         raw = encode_frame(FrameHeader(kind, self.session_id, self.endpoint_id, self.sent), payload)
         self.bytes_sent += len(raw)
@@ -141,14 +141,10 @@ class Order:
         """
         frame = decode_frame(raw)
         header = frame.header
-        if header.session_id != self.session_id:
-            raise WireError(f"{header.session_id} is not {self.session_id}", "frame", "session_id")
-        if header.endpoint_id != self.endpoint_id:
-            raise WireError(
-                f"{header.endpoint_id} is not {self.endpoint_id}", "frame", "endpoint_id"
-            )
-        if header.sequence != self.received + 1:
-            raise WireError(f"{header.sequence} is not {self.received + 1}", "frame", "sequence")
+        due = self.session_id, self.endpoint_id, self.received + 1
+        for name, found, wanted in zip(_NUMBERS, header[1:4], due, strict=True):
+            if found != wanted:
+                raise WireError(f"{found} is not {wanted}", "frame", name)
         if only is not None and header.frame_type != only:
             raise WireError(f"{header.frame_type.name} is not {only.name}", "frame", "type")
         self.received += 1
@@ -168,7 +164,6 @@ class KeyPair(NamedTuple):
 
 
 def new_pair() -> KeyPair:
-    """Return a pair that nobody else has."""
     public, secret = zmq.curve_keypair()
     return KeyPair(public.decode(), secret.decode())
 
@@ -315,7 +310,6 @@ _DOORKEEPERS: WeakKeyDictionary[Context[Any], Doorkeeper] = WeakKeyDictionary()
 
 
 def doorkeeper(context: Context[Any]) -> Doorkeeper:
-    """Return the one of a context."""
     with _LOCK:
         if context not in _DOORKEEPERS:
             _DOORKEEPERS[context] = Doorkeeper(context)

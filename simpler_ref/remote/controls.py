@@ -45,7 +45,6 @@ PROFILE = "zmq/1"
 
 
 def obey(name: ControlName, raw: bytes, callees: Dispatcher, stores: Stores) -> bytes:
-    """Carry a request out, and return its result."""
     registered = callables.decode_register_callable_command
     named = callables.decode_digest_callable_command
     requests: dict[ControlName, tuple[Any, ...]] = {
@@ -107,36 +106,28 @@ class InnerCallable(NamedTuple):
 class Dispatcher:
     """Digest → callable, for each of the two registries of a session.
 
-    `modules` are those that callables are imported from, with those below them; `register` makes a
-    callable known to the inner Worker, and `unregister` takes its handle; `staged` returns the blob that
-    is under a token.
+    `modules` are those that callables are imported from, with those below them; the Worker `inner` has
+    some of the callables, and `stores` the blobs that are staged.
     """
 
     def __init__(
-        self,
-        modules: Sequence[str],
-        serialized: bool,
-        register: Callable[[Any], CallableHandle],
-        unregister: Callable[[CallableHandle], None],
-        staged: Callable[[bytes], bytes],
+        self, modules: Sequence[str], serialized: bool, inner: Any, stores: Stores
     ) -> None:
-        self._modules = tuple(modules)
+        self._modules, self._inner, self._stores = tuple(modules), inner, stores
         self.takes_pickles = serialized
         """Whether the endpoint has agreed to serialised callables, and so to anything that is pickled."""
-        self._register, self._unregister, self._staged = register, unregister, staged
         self._prepared: dict[tuple[int, bytes], Any] = {}
         self._live: dict[tuple[int, bytes], Any] = {}
 
     # ------------------------------------------------------------ looking things up
-    def find(self, digest: bytes) -> Any:
+    def find(self, digest: bytes, registries: Sequence[int] = (_TASKS, _INNER)) -> Any:
         """Return the callable of a task: an `InnerCallable` if it is one of the inner Worker."""
-        found = self._live.get((_TASKS, digest), self._live.get((_INNER, digest)))
-        if found is None:
-            raise KeyError(f"digest {digest.hex()} is not registered with this endpoint")
-        return found
+        for one in registries:
+            if (one, digest) in self._live:
+                return self._live[one, digest]
+        raise KeyError(f"digest {digest.hex()} is not registered with this endpoint")
 
     def inner_handle(self, digest: bytes) -> CallableHandle:
-        """Return the handle of a callable of the inner Worker."""
         found = self._live.get((_INNER, digest))
         if found is None:
             raise KeyError(
@@ -165,11 +156,10 @@ class Dispatcher:
                 "where sessions or their daemon are started"
             ) from error
         if command.target_registry == _INNER:
-            target = InnerCallable(self._register(target), target)
+            target = InnerCallable(self._inner.register(target), target)
         self._prepared[key] = target
 
     def commit(self, command: callables.DigestCallableCommand) -> None:
-        """Make a prepared callable usable."""
         key = command.target_registry, command.digest
         if key not in self._live:
             if key not in self._prepared:
@@ -178,8 +168,7 @@ class Dispatcher:
 
     def require(self, command: callables.DigestCallableCommand) -> None:
         """Refuse a callable that is not usable: one that is needs no further preparation."""
-        if (command.target_registry, command.digest) not in self._live:
-            raise KeyError(f"digest {command.digest.hex()} is not registered with this endpoint")
+        self.find(command.digest, (command.target_registry,))
 
     def remove(self, command: callables.DigestCallableCommand) -> None:
         """Forget a callable, prepared or usable; of one that is neither, nothing is to be done."""
@@ -187,7 +176,7 @@ class Dispatcher:
         for table in (self._prepared, self._live):
             target = table.pop(key, None)
             if isinstance(target, InnerCallable):
-                self._unregister(target.handle)
+                self._inner.unregister(target.handle)
 
     # ------------------------------------------------------------ kinds
     def _resolve(self, command: callables.RegisterCallableCommand) -> Any:
@@ -228,14 +217,13 @@ class Dispatcher:
         return target
 
     def _chip_callable(self, command: callables.RegisterCallableCommand) -> Any:
-        """Return a chip callable, whose blob is in the command or staged."""
         from ..native_chip.abi import ChipCallable
 
         payload = callables.decode_remote_chip_callable_payload(command.payload)
         require_digest(payload.descriptor_bytes, command.digest)
         blob = payload.inline_blob
         if payload.blob_location == callables.ChipCallableBlobLocation.STAGED_BLOB:
-            blob = self._staged(payload.staged_blob_token)
+            blob = self._stores.staged(payload.staged_blob_token)
         found = hashlib.sha256(blob).digest()
         if len(blob) != payload.blob_size or found != payload.blob_sha256:
             raise CallableError(
@@ -280,7 +268,6 @@ class Stores:
 
     # ------------------------------------------------------------ buffers
     def alloc(self, nbytes: int) -> tasks.BufferIdentity:
-        """Allocate a buffer."""
         memory, generation = self._empty(nbytes), secrets.randbits(62) | 1
         identity = tasks.BufferIdentity(self._endpoint_id, next(self._numbers), generation)
         self._buffers[_ids(identity)] = memory
@@ -294,11 +281,9 @@ class Stores:
         del self._buffers[_ids(identity)]
 
     def write(self, copy: tasks.CopyRequest) -> None:
-        """Write bytes into a buffer."""
         self._span(copy)[:] = np.frombuffer(copy.data, np.uint8)
 
     def read(self, copy: tasks.CopyRequest) -> bytes:
-        """Return bytes of a buffer."""
         if copy.nbytes > MAX_FRAME_PAYLOAD_BYTES // 2:
             raise ValueError(f"{copy.nbytes} bytes do not fit an answer: read them in parts")
         return self._span(copy).tobytes()
@@ -331,7 +316,6 @@ class Stores:
 
     # ------------------------------------------------------------ export and import
     def export(self, request: tasks.ExportBufferRequest) -> tasks.ExportBufferResult:
-        """Let other endpoints read or write a part of a buffer."""
         _require_profile(request.transport_profile or PROFILE)
         memory, key = self._span(request), secrets.randbits(63) | 1
         self._mover.offer(Window(key, address_of(memory), memory.nbytes, request.access_flags))
@@ -349,7 +333,6 @@ class Stores:
         )
 
     def take(self, request: tasks.ImportBufferRequest) -> tasks.ImportBufferResult:
-        """Import what another endpoint has exported."""
         exported = request.export_desc
         self._require_importer(request)
         _require_profile(exported.transport_profile)
@@ -371,7 +354,6 @@ class Stores:
         return made
 
     def release(self, request: tasks.ReleaseImportRequest) -> None:
-        """Forget what was imported."""
         self._require_importer(request)
         self._find_import(request, request.import_id)
         del self._imports[request.import_id, _ids(request)]
@@ -417,7 +399,6 @@ class Stores:
         return address, put_back
 
     def counts(self) -> dict[str, int]:
-        """Return how many buffers, exports and imports there are."""
         return {
             "buffers": len(self._buffers),
             "buffer_bytes": sum(one.nbytes for one in self._buffers.values()),

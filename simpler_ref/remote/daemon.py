@@ -141,7 +141,6 @@ class Daemon:
         self._is_over = True
 
     def close(self) -> None:
-        """End all sessions."""
         self._context.destroy(linger=0)
         ends = [self._end(client) for client in list(self._hosted)]
         for end in ends:
@@ -157,7 +156,6 @@ class Daemon:
             log.warning("refused a message of %d parts that is no request", len(parts) + 1)
 
     def _start(self, client: bytes, line: bytes, reached: str) -> None:
-        """Start a session, or tell why not."""
         try:
             manifest = self.allowed(read_manifest(line))
             if client in self._hosted or manifest.session_id in self._seen:
@@ -285,11 +283,9 @@ class HostFleet(Fleet):
         return f"HostFleet({self.addresses})"
 
     def where(self, endpoint: int) -> str:
-        """Return the address of the daemon that an endpoint is at."""
         return self.addresses[endpoint % len(self.addresses)]
 
     def start(self, manifest: Manifest, endpoint: int) -> DaemonPlace:
-        """Have a daemon start a session, and return where it is once it has announced itself."""
         if self._pair is None and manifest.is_secure:
             raise RemoteError(
                 "the keys of the session would travel in the open: give the fleet keys=, or the endpoint "
@@ -397,13 +393,11 @@ class DaemonPlace(Place):
         self._ended = self._ended or why
 
     def why(self) -> str:
-        """Return why the session has ended, with its last lines; "" while it lives."""
         while self._look(0):
             pass
         return self._ended
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until the session has ended; return whether it has."""
         deadline = time.monotonic() + timeout_s
         while not self._ended and (rest := deadline - time.monotonic()) > 0:
             self._look(rest)

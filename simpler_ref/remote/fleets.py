@@ -98,7 +98,6 @@ class Manifest:
 
     @property
     def is_secure(self) -> bool:
-        """Whether the connections are encrypted and authenticated."""
         return bool(self.parent_key)
 
 
@@ -276,26 +275,24 @@ class SessionProcess(Place):
                 f"look for what it waits for{_quoted(self._tail.text(0))}"
             )
         text = self._tail.text(LAST_S)
+        last = text.splitlines()[-1] if TRACEBACK in text else text  # all of one has been shown
         return RemoteError(
             f"{self.name} {describe_status(status)} while it was started"
-            f"{_remedy(status, text, self.host)}{_quoted(_without_traceback(text))}"
+            f"{_remedy(status, text, self.host)}{_quoted(last)}"
         )
 
     def why(self) -> str:
-        """Return why the session has ended, with its last lines; "" while it lives."""
         status = self._process.poll()
         if status is None:
             return ""
         return describe_status(status) + _quoted(self._tail.text(LAST_S))
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until the session has ended; return whether it has."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout_s)
         return self._process.returncode is not None
 
     def end(self) -> None:
-        """Tell the session to end."""
         with suppress(OSError):
             self._stdin.close()
 
@@ -344,11 +341,6 @@ def _quoted(text: str) -> str:
     return f": {text}" if text else ""
 
 
-def _without_traceback(text: str) -> str:
-    """Return the last line of a traceback, all of which has been shown, or a text without one."""
-    return text.splitlines()[-1] if TRACEBACK in text else text
-
-
 def _remedy(status: int, text: str, host: str) -> str:
     there = f"on {host}" if host else "here"
     if MISSING.search(text):
@@ -365,11 +357,9 @@ def reached_at(announcement: Announcement, host: str) -> Announcement:
     if not host:
         return announcement
     host = host.rpartition("@")[2]
-    frames, health, tensors = (
-        EVERYWHERE.sub(host, address)
-        for address in (announcement.frames, announcement.health, announcement.tensors)
-    )
-    return replace(announcement, frames=frames, health=health, tensors=tensors)
+    names = "frames", "health", "tensors"
+    found = {name: EVERYWHERE.sub(host, getattr(announcement, name)) for name in names}
+    return replace(announcement, **found)
 
 
 # ---------------------------------------------------------------- fleets
@@ -482,22 +472,18 @@ class ProcessFleet(Fleet):
         return f"ProcessFleet({self.hosts if self.hosts else ''})"
 
     def where(self, endpoint: int) -> str:
-        """Return the host of an endpoint, for messages."""
         return self._host(endpoint) or "this machine"
 
     def _host(self, endpoint: int) -> str:
         return self.hosts[endpoint % len(self.hosts)] if self.hosts else ""
 
     def start(self, manifest: Manifest, endpoint: int) -> SessionProcess:
-        """Start a session as a subprocess, and return where it is once it has announced itself."""
         host = self._host(endpoint)
-        return SessionProcess(self._command(host), manifest, host).started()
-
-    def _command(self, host: str) -> list[str]:
-        if not host:
-            return session_command(self.interface or THIS_MACHINE, self.python)
-        words = shlex.join(session_command(self.interface or "ssh", "python3")[1:])
-        return [*self.ssh, host, f"{self.python or 'python3'} {words}"]
+        command = session_command(self.interface or THIS_MACHINE, self.python)
+        if host:
+            words = shlex.join(session_command(self.interface or "ssh", "python3")[1:])
+            command = [*self.ssh, host, f"{self.python or 'python3'} {words}"]
+        return SessionProcess(command, manifest, host).started()
 
 
 def session_command(interface: str, python: str | None = None) -> list[str]:

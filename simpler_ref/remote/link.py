@@ -27,14 +27,14 @@ import numpy as np
 from ..callables.identity import TargetNamespace
 from ..callables.pickling import read_staged
 from ..engine.view.mailbox import MailboxView, ReceivedArgs
-from ..errors import ControlError
 from ..jit import layout as L
+from ..system.types import Array
 from ..workers.kinds import WorkerKind
 from . import callables, tasks
 from .connection import KeyPair
 from .frames import ControlName, OwnFrameType
 from .limits import SESSION
-from .link_frames import LinkFrames
+from .link_frames import TRACEBACK, LinkFrames
 from .link_tasks import CallTasks, LinkTasks, Reader, RunTasks
 from .parent_memory import ADDRESS_BYTES, ParentMemory
 from .spec import RemoteWorkerSpec
@@ -43,15 +43,14 @@ from .traces import LinkTrace
 
 log = logging.getLogger("simpler_ref")
 
-TRACEBACK = "\nTraceback (most recent call last)"
 REST = 4.0
 """For how many times as long as the start of a session took in vain none is started."""
 WHY_BYTES = 1024
 LATE_BYTES = 1 << 16
-_OF_ALL_PROCESSES = (
-    *("spec", "number", "_group", "suffix", "words", "why", "late", "movers", "is_vacant"),
-    *("start_timeout_s", "losses"),
-)
+
+
+def _padded(text: str, nbytes: int) -> Array:
+    return np.frombuffer(text.encode()[:nbytes].ljust(nbytes, b"\0"), np.uint8)
 
 
 class Link(WorkerKind):
@@ -67,18 +66,18 @@ class Link(WorkerKind):
     pool_namespace = TargetNamespace.LOCAL_PYTHON
     comes_last = has_two_phases = True
     spec: RemoteWorkerSpec
-    words: Any
+    words: Any = None
     """Counters in shared memory, in the order of `COUNTERS`."""
     why: Any
     """Bytes in shared memory: what a link says before it ends."""
-    movers: Any
+    movers: Any = None
     """Bytes there, a row for each worker: where the session of each endpoint serves its memory."""
     losses: Any
     """A number there: of tasks that have failed since what they read was at an endpoint that is lost."""
     calls: Any = None
     """What runs calls, once there are any."""
     late: Any = None
-    """Bytes in shared memory: what an endpoint that joins later was asked for."""
+    """Bytes in shared memory: what an endpoint that joins later was asked for, pickled."""
     has_left = False
     _next_try = 0.0
     """Until when no new session is started, since the last one could not be."""
@@ -92,35 +91,24 @@ class Link(WorkerKind):
 
     def occupy(self, spec: RemoteWorkerSpec, group: KeyPair | None) -> None:
         """Make it the link of an endpoint; once there are processes, they learn of it when they start."""
+        if self.late is not None:
+            raw = cloudpickle.dumps((spec, group))
+            if len(raw) > LATE_BYTES:
+                raise ValueError(f"{spec!r} is too large: {len(raw)} bytes pickled")
+            self.late[: len(raw)] = np.frombuffer(raw, np.uint8)
         self.spec, self._group, self.is_vacant = spec, group, False
         self.start_timeout_s = spec.start_timeout_s + 1.0
         self.suffix = f" of {spec.fleet.where(self.number)}"
-        if self.late is not None:
-            raw = cloudpickle.dumps((spec, group))
-            if len(raw) > LATE_BYTES - 8:
-                raise ValueError(f"{spec!r} is too large: {len(raw)} bytes pickled")
-            self.late[: len(raw) + 8] = list(len(raw).to_bytes(8, "little") + raw)
 
     def leave(self) -> None:
         """Make it nobody's: its place is not used again, since callables know it by its number."""
-        self.is_vacant = True
-        self.has_left = True
+        self.is_vacant = self.has_left = True
         self.words[SESSION] = 0
-
-    def _learn(self) -> None:
-        """Become the link of an endpoint that has joined after this process's parent was made."""
-        assert self.late is not None
-        size = int.from_bytes(bytes(self.late[:8]), "little")
-        spec, group = pickle.loads(bytes(self.late[8 : 8 + size]))
-        late, self.late = self.late, None
-        self.occupy(spec, group)
-        self.late = late
 
     # ------------------------------------------------------------ start and end
     def start(self, mailbox: MailboxView) -> None:
-        """Have a session started, and greeted."""
-        if self.is_vacant:
-            self._learn()
+        if self.is_vacant:  # it has joined after this process's parent was made
+            self.occupy(*pickle.loads(bytes(self.late)))
         self.words[:] = 0
         self.why[:] = 0
         self._maker = TaskMaker()
@@ -133,12 +121,9 @@ class Link(WorkerKind):
         self._trace = LinkTrace(frames, memory)
         self.tasks = LinkTasks(frames, memory)
         self.runs = RunTasks(frames, memory, self.movers, self._maker, self.losses)
-        self.movers[self.number] = np.frombuffer(
-            where.encode().ljust(ADDRESS_BYTES, b"\0"), np.uint8
-        )
+        self.movers[self.number] = _padded(where, ADDRESS_BYTES)
 
     def stop(self) -> None:
-        """End the session."""
         if self.frames is None:
             return
         self.frames.is_stopping = True
@@ -148,12 +133,10 @@ class Link(WorkerKind):
         self.frames.stop()
 
     def _say(self, text: str) -> None:
-        raw = text.encode()[:WHY_BYTES].ljust(WHY_BYTES, b"\0")
-        self.why[:] = np.frombuffer(raw, np.uint8)
+        self.why[:] = _padded(text, WHY_BYTES)
 
     @property
     def successor(self) -> str:  # type: ignore[override]
-        """What messages say of the next session."""
         wait_s = self._next_try - time.monotonic()
         if wait_s <= 0:
             return WorkerKind.successor
@@ -161,7 +144,7 @@ class Link(WorkerKind):
         return f"a run tries that again after {wait_s:.1f} s, {give_up} gives it up"
 
     def may_be_made(self) -> bool:
-        """Say whether it is time to start a new session: to try in vain shall delay few runs."""
+        """To try in vain shall delay few runs."""
         return time.monotonic() >= self._next_try
 
     def stays_lost(self, why: str, took_s: float) -> bool:
@@ -171,16 +154,7 @@ class Link(WorkerKind):
         return True
 
     def last_words(self) -> str:
-        """Return why the last session was lost."""
         return bytes(self.why).split(b"\0", 1)[0].decode(errors="replace")
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out what belongs to a session: a fresh interpreter makes it."""
-        return {name: it for name, it in vars(self).items() if name in _OF_ALL_PROCESSES}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["number"])  # type: ignore[misc]
-        vars(self).update(state)
 
     # ------------------------------------------------------------ callables
     def _ask(self, name: ControlName, payload: bytes) -> bytes:
@@ -190,15 +164,14 @@ class Link(WorkerKind):
         return result
 
     def read_target(self, name: str, size: int, command: int, digest: bytes) -> Any:
-        """Return the registration that is staged under a name."""
         self._starting = False
         return pickle.loads(read_staged(name, size))
 
     def install(self, target: Any) -> callables.Registration:
         """Have the session prepare a callable; at the start, also commit it."""
-        one: callables.Registration = target
-        if isinstance(target, bytes):
-            one = pickle.loads(target)
+        one: callables.Registration = (
+            pickle.loads(target) if isinstance(target, bytes) else target
+        )
         if self.number in one.workers:
             self._ask(ControlName.PREPARE_REGISTER_CALLABLE, one.command)
             (self.runs.lists if one.is_list else self.runs.known).add(one.digest)
@@ -212,7 +185,6 @@ class Link(WorkerKind):
             self._committed.add(one.digest_command)
 
     def remove(self, installed: callables.Registration) -> None:
-        """Have the session forget a callable."""
         if self.number not in installed.workers:
             return
         self.runs.known.discard(installed.digest)
@@ -226,28 +198,20 @@ class Link(WorkerKind):
         self._committed.discard(installed.digest_command)
 
     def leaf(self, installed: callables.Registration) -> Callable[[ReceivedArgs], Any]:
-        """Return a function that has the session run a callable's tasks."""
         if installed.is_of_calls:
             about = self.spec, self.number
             self.calls = CallTasks(self.frames, self.memory, self.movers, *about)
         kind: Reader = self.calls if installed.is_of_calls else self.runs
-        run: Callable[[ReceivedArgs], Any] = partial(self.tasks.run, kind)
-        return run
+        return partial(self.tasks.run, kind)
 
     def report(self, installed: callables.Registration, error: BaseException) -> None:
-        """Keep what a call has raised where its future finds it."""
         if installed.is_of_calls:
             self.calls.answer_failure(error)
 
     # ------------------------------------------------------------ requests
     def trace(self, request: bytes) -> bytes:
-        """Have the session trace its Worker, and fetch the records; or end that."""
         self.tasks.settle_all()
         return self._trace.answer(request)
-
-    def control(self, command: int, arg0: int, arg1: int, arg2: int) -> int:
-        """Refuse what is for chips."""
-        raise ControlError(f"an endpoint does not carry out request {command}")
 
     def answer(self, command: int, request: bytes) -> bytes:
         """Send a request on, and return the result; note which memory it is about."""

@@ -27,9 +27,10 @@ from . import frames as protocol
 from . import limits
 from .connection import KeyPair, Order, has_message, look_out, new_pair, prepare, secure_client, zmq
 from .fleets import Manifest
-from .session_frames import profile
+from .session_frames import hello, profile
 from .spec import RemoteWorkerSpec
 
+TRACEBACK = "\nTraceback (most recent call last)"
 LOST = 75
 """Exit status of a link whose session was lost."""
 BEAT_S = 0.2
@@ -101,7 +102,7 @@ class LinkFrames:
         self._sockets += self._frames, self._health
         self._frames.connect(found.frames)
         self._health.connect(found.health)
-        self._greet(session, deadline, manifest)
+        self._greet(manifest, deadline)
         self._heard = time.monotonic()
         self.words[limits.SESSION], self.words[limits.PID] = session, found.pid
         self._wake, self._woken = os.pipe()
@@ -129,16 +130,10 @@ class LinkFrames:
             secure_client(socket, self._pair, self.place.announcement.key)
         return socket
 
-    def _greet(self, session: int, deadline: float, manifest: Manifest) -> None:
+    def _greet(self, manifest: Manifest, deadline: float) -> None:
         """Exchange HELLOs: the session is ready, and is the one that was started."""
-        hello = protocol.HelloPayload(
-            session,
-            self._number,
-            comm_profile=profile(),
-            feature_flags=protocol.EVERY_FEATURE,
-            ready_state=protocol.ReadyState.NOT_READY,
-        )
-        self._send(self._order.encode(protocol.FrameType.HELLO, protocol.encode_hello(hello)))
+        said = hello(self._order, ready=False)
+        self._send(self._order.encode(protocol.FrameType.HELLO, said))
         while not self._frames.poll(BEAT_S * 1000):
             why = self.place.why()
             if why or time.monotonic() > deadline:
@@ -150,7 +145,7 @@ class LinkFrames:
                 f"{self.place.name} is {answer.comm_profile!r} and {answer.ready_state.name}, this is "
                 f"{profile()!r}: install the same version on both"
             )
-        if (answer.session_id, answer.endpoint_id) != (session, self._number):
+        if (answer.session_id, answer.endpoint_id) != (self.session_id, self._number):
             raise RemoteError(f"{self.place.name} answers for another session: {answer}")
 
     def stop(self) -> None:
@@ -220,22 +215,19 @@ class LinkFrames:
             unsaid = "the connection has ended"
         else:
             unsaid = f"was silent for {silence_s} s"
-        text = f"{self.place.name}: {why or ended or unsaid}"
-        self._say(text)
+        self._say(f"{self.place.name}: {why or ended or unsaid}")
         sys.stdout.flush()
         sys.stderr.flush()
         self.place.stop(0)
         os._exit(LOST)
 
     def end_if_lost(self) -> None:
-        """End this process if that of its session has ended."""
         self.place.wait(STATUS_S)
         if self.place.why():
             self.give_up("")
 
     # ------------------------------------------------------------ frames
     def exchange(self, kind: protocol.AnyFrameType, payload: bytes) -> protocol.Frame:
-        """Send a frame, and return the answer."""
         return self.receive(self.post(kind, payload))
 
     def post(self, kind: protocol.AnyFrameType, payload: bytes) -> int:
@@ -260,7 +252,6 @@ class LinkFrames:
         return self._answers.pop(asked)
 
     def wait_for_answer_to(self, asked: int, task: int = 0) -> None:
-        """Wait for the answer to a frame, and keep it."""
         while asked not in self._answers:
             self._take_answer(asked, task)
 
@@ -286,7 +277,7 @@ class LinkFrames:
                 os.eventfd_read(self._bell)
 
     def _take_answer(self, asked: int, task: int) -> None:
-        """Wait for an answer, and keep it."""
+        """Wait for any answer, and keep it."""
         words, order = self.words, self._order
         with self._lock:
             try:
@@ -323,6 +314,6 @@ class LinkFrames:
         frame = self.exchange(protocol.FrameType.CONTROL, protocol.encode_control(name, 1, payload))
         reply = protocol.decode_control_reply(frame.payload)
         if reply.error_code:
-            text, trace = protocol.split_report(reply.error_message)
-            raise ControlError(text, remote_traceback=trace)
+            text, mark, trace = reply.error_message.partition(TRACEBACK)
+            raise ControlError(text, remote_traceback=(mark + trace)[1:])
         return reply.result_bytes

@@ -16,11 +16,13 @@ import os
 import socket as sockets
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from ..callables.identity import CallableHandle, hashid_to_digest
 from ..errors import RemoteError
 from ..trace.recorder import VARIABLE
+from ..workers.reports import describe_exception, format_traceback
 from . import frames as protocol
 from .connection import KeyPair, zmq
 from .controls import obey
@@ -79,11 +81,9 @@ def serve(
     global _current
     deadline = time.monotonic() + manifest.start_timeout_s
     os.environ.pop(VARIABLE, None)  # it is traced if its parent is
-    session = Session(manifest, ended, interface, make_worker)
-    _current = session
+    session = _current = Session(manifest, ended, interface)
     try:
-        session.open()
-        announce(session.announcement)
+        announce(session.open(make_worker))
         session.frames.greet(deadline)
         gc.freeze()  # nothing of what has been imported ends before the process does
         session.loop()
@@ -95,33 +95,28 @@ def serve(
 class Session:
     """A session: what it is made of, and how it serves its parent."""
 
-    announcement: Announcement
     tasks: SessionTasks
+    _mover: Mover
+    _trace: SessionTrace
 
-    def __init__(
-        self, manifest: Manifest, ended: int, interface: str, make_worker: Callable[..., Worker]
-    ) -> None:
-        self._make_worker = make_worker
+    def __init__(self, manifest: Manifest, ended: int, interface: str) -> None:
         self._manifest, self._interface = manifest, interface
         self.frames = SessionFrames(manifest, ended, interface)
-        self._inner: Worker | None = None
-        self._mover: Mover | None = None
-        self._trace: SessionTrace | None = None
+        self._closing = ExitStack()
 
     # ------------------------------------------------------------ start and end
-    def open(self) -> None:
+    def open(self, make_worker: Callable[..., Worker]) -> Announcement:
         """Start the inner Worker, then open the sockets: all forks come before any thread."""
-        manifest, frames = self._manifest, self.frames
-        inner = self._inner = self._make_worker(level=3, **SIZES | manifest.worker)
+        manifest, frames, closing = self._manifest, self.frames, self._closing
+        closing.callback(frames.close)
+        inner = make_worker(level=3, **SIZES | manifest.worker)
+        closing.callback(inner.close)
         inner._life.workers_before = manifest.before
         inner.init()
         inner.start()
         inner._life.live().arena.in_use.users = None  # this class knows what uses its memory
-        group = None
-        if manifest.is_secure:
-            group = KeyPair(manifest.group_key, manifest.group_secret)
-        silence_s = manifest.silence_s
-        anywhere = f"tcp://{self._interface}:*"
+        group = KeyPair(manifest.group_key, manifest.group_secret) if manifest.is_secure else None
+        anywhere, silence_s = f"tcp://{self._interface}:*", manifest.silence_s
         try:
             mover = Mover(anywhere, group, silence_s, max(silence_s, STOPPED_S))
         except zmq.ZMQError as error:
@@ -130,6 +125,7 @@ class Session:
                 f"{INTERFACE}"
             ) from None
         self._mover = mover
+        closing.callback(mover.close)
 
         frames.open(inner.placement().core_for_frames(manifest.before))
         self.tasks = SessionTasks(manifest, frames, inner, mover)
@@ -137,28 +133,18 @@ class Session:
         mover.on_moved, mover.on_ask = self._trace.note_moved, self._answer
         frames.watch()
         address, health, key = frames.addresses()
-        self.announcement = Announcement(
+        for end in (self._trace.drop, frames.join, self.tasks.end):
+            closing.callback(end)
+        return Announcement(
             address, health, mover.address, key, sockets.gethostname(), os.getpid()
         )
 
     def close(self) -> None:
-        """Close everything: buffers are freed, the inner Worker is closed."""
-        is_open = self._trace is not None
         self.frames.end()
-        if is_open:
-            self.tasks.end()
-            self.frames.join()
-        if self._trace is not None:
-            self._trace.drop()
-        if self._inner is not None:
-            self._inner.close()
-        if self._mover is not None:
-            self._mover.close()
-        self.frames.close()
+        self._closing.close()
 
     def _answer(self, key: int, question: bytes) -> bytes:
         """Answer what the parent asks the mover, whose thread this is, while the main one runs tasks."""
-        assert self._trace is not None
         if key == self._trace.key:
             return self._trace.piece(question)
         return self.tasks.answer(key, question)
@@ -187,14 +173,12 @@ class Session:
         elif kind == protocol.OwnFrameType.COUNTERS:
             send(kind, frame.header.sequence.to_bytes(8, "little") + self._counters())
         elif kind == protocol.OwnFrameType.TRACE:
-            assert self._trace is not None
             send(kind, self._trace.serve(frame))
         else:
             number = self._manifest.endpoint_id
             log.warning("endpoint %d refuses a %s frame", number, kind.name)
 
     def _counters(self) -> bytes:
-        assert self._mover is not None
         told = self._mover.counters() | self.tasks.stores.counts() | self.tasks.copies.counts()
         return json.dumps(told).encode()
 
@@ -210,7 +194,8 @@ class Session:
         except BaseException as error:
             if self.frames.over:
                 raise
-            code, text = 1, protocol.report_of(error)
+            code = 1
+            text = protocol.cut_report(describe_exception(error), format_traceback(error))
         reply = protocol.encode_control_reply(
             frame.header.sequence, name, version, code, text, result
         )

@@ -52,6 +52,15 @@ def profile() -> str:
     return f"simpler_ref/{__version__}"
 
 
+def hello(order: connection.Order, *, ready: bool) -> bytes:
+    """Return the HELLO of one side of a connection, which takes tasks or does not."""
+    state = protocol.ReadyState.READY if ready else protocol.ReadyState.NOT_READY
+    ids = order.session_id, order.endpoint_id
+    return protocol.encode_hello(
+        protocol.HelloPayload(*ids, PROTOCOL_VERSION, profile(), protocol.EVERY_FEATURE, state)
+    )
+
+
 class SessionFrames:
     """The frames of one session."""
 
@@ -97,7 +106,6 @@ class SessionFrames:
         return socket
 
     def addresses(self) -> tuple[str, str, str]:
-        """Return where frames and signs of life are received, and the public key of that."""
         public = self._pair.public if self._pair else ""
         return self._socket.last_endpoint.decode(), self._health.last_endpoint.decode(), public
 
@@ -123,12 +131,10 @@ class SessionFrames:
             socket.close(linger=LINGER_MS)
 
     def join(self) -> None:
-        """Wait for the thread that looks out."""
         if self._watcher is not None:
             self._watcher.join(GRACE_S)
 
     def _watch(self) -> None:
-        """Answer signs of life, and look whether the starter is gone."""
         poller = zmq.Poller()
         for one in (self._health, self._ended, self._wake):
             poller.register(one, zmq.POLLIN)
@@ -140,7 +146,7 @@ class SessionFrames:
                 self._answer_health()
 
     def _note_end(self, descriptor: int) -> None:
-        """Note that a connection has ended; on a thread that looks out for that."""
+        """On a thread that looks out for ends of connections."""
         if descriptor in self._descriptors:
             self._lose("the connection to the parent has ended")
 
@@ -173,7 +179,6 @@ class SessionFrames:
 
     # ------------------------------------------------------------ greeting
     def greet(self, deadline: float) -> None:
-        """Answer the parent's HELLO."""
         while not self.over:
             if time.monotonic() > deadline:
                 raise RemoteError(
@@ -182,21 +187,15 @@ class SessionFrames:
             frame = self._receive(protocol.FrameType.HELLO)
             if frame is None:
                 continue
-            hello = protocol.decode_hello(frame.payload)
-            same = hello.comm_profile == profile()
-            ready = protocol.ReadyState.READY if same else protocol.ReadyState.NOT_READY
-            ids = self._manifest.session_id, self._manifest.endpoint_id
-            mine = protocol.HelloPayload(
-                *ids, PROTOCOL_VERSION, profile(), protocol.EVERY_FEATURE, ready
-            )
-            self.send(protocol.FrameType.HELLO, protocol.encode_hello(mine))
-            if not same:
-                raise RemoteError(f"the parent is {hello.comm_profile!r}, this is {profile()!r}")
+            theirs = protocol.decode_hello(frame.payload).comm_profile
+            ready = theirs == profile()
+            self.send(protocol.FrameType.HELLO, hello(self._order, ready=ready))
+            if not ready:
+                raise RemoteError(f"the parent is {theirs!r}, this is {profile()!r}")
             return
 
     # ------------------------------------------------------------ frames
     def send(self, kind: protocol.AnyFrameType, payload: bytes) -> None:
-        """Send a frame to the parent."""
         raw = self._order.encode(kind, payload)
         if self.note is not None:  # what answers begins with the number of the frame that asked
             self.note(kind, int.from_bytes(payload[:8], "little"), len(raw), True)
@@ -204,7 +203,6 @@ class SessionFrames:
         self._socket.send(raw)
 
     def has_frame(self) -> bool:
-        """Say whether there is a frame to be served."""
         return bool(self._waiting) or connection.has_message(self._socket)
 
     def next_frame(self) -> protocol.Frame | None:

@@ -111,10 +111,7 @@ class SessionTasks:
         self._has_several = manifest.worker.get("num_sub_workers", 1) > 1 and not inner.check
         self.copies = Copies(mover, self._empty)
         self.stores = Stores(manifest.endpoint_id, mover, self._memory)
-        register = inner.register, inner.unregister
-        self.dispatcher = Dispatcher(
-            manifest.modules, manifest.serialized, *register, self.stores.staged
-        )
+        self.dispatcher = Dispatcher(manifest.modules, manifest.serialized, inner, self.stores)
         self._callees: dict[InnerCallable, Task] = {}
         self._called: dict[tuple[Any, int], Task] = {}
         self._bare: set[int] = set()

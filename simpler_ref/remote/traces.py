@@ -115,9 +115,7 @@ def clock_note(asked_ns: int, there_ns: int, came_ns: int) -> Note:
     return L.NOTED_CLOCK | half << 8, 0, when, there_ns - when
 
 
-# ---------------------------------------------------------------- both sides
-
-
+# ---------------------------------------------------------------- at the link
 class LinkTrace:
     """The trace of one session, and the file into which its records come.
 
@@ -139,7 +137,6 @@ class LinkTrace:
         """Why the records end before that."""
 
     def answer(self, request: bytes) -> bytes:
-        """Have the session trace its Worker, and fetch the records; or end that."""
         asked = json.loads(request)
         told = self._end(**asked) if "wait_s" in asked else self._begin(**asked)
         return json.dumps(told).encode()
@@ -222,7 +219,6 @@ class LinkTrace:
                 self._frames.mailbox.note(*self._notes.popleft())
 
     def drop(self) -> None:
-        """Fetch no more."""
         with self._lock:
             if self._file is not None:
                 self._file.close()
@@ -270,8 +266,7 @@ class SessionTrace:
             if self._frames.over:
                 raise
             text = cut_utf8(describe_exception(error), MAX_ERROR_BYTES).decode()
-        answer = TraceAnswer(frame.header.sequence, key, size, text)
-        return TRACE_ANSWER.encode(answer)
+        return TRACE_ANSWER.encode(TraceAnswer(frame.header.sequence, key, size, text))
 
     def _begin(self, detail: TraceDetail) -> int:
         self.drop()
@@ -305,7 +300,6 @@ class SessionTrace:
         return RECORDS_ANSWER.encode(RecordsAnswer(time.monotonic_ns(), data))
 
     def drop(self) -> None:
-        """Let the records go, if there are any."""
         self._frames.note = None
         with self._lock:
             self.key = 0

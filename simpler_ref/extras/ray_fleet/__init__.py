@@ -168,14 +168,12 @@ class RayFleet(Fleet):
             raise RemoteError(f"{self!r}: {text or 'Ray does not answer; see what it has printed'}")
 
     def start(self, manifest: Manifest, endpoint: int) -> SessionProcess:
-        """Have an actor start a session, and return where it is once it has announced itself."""
         if not self._door:
             raise RemoteError(f"{self!r} has no placement group: open it first")
         command = [*this_python(), "-S", "-c", _STAND, self._door]
         return SessionProcess(command, manifest, _A_NODE).started()
 
     def close(self) -> None:
-        """Free the placement groups."""
         self._door = ""
         while self._keepers:
             keeper = self._keepers.pop()
@@ -329,6 +327,5 @@ class Starter:
         return self._place.why()
 
     def stop(self, timeout_s: float) -> None:
-        """End the session."""
         if self._place:
             self._place.stop(timeout_s)

@@ -45,7 +45,7 @@ WHOLE_RAW = struct.pack("<I", 1) + DIGEST + struct.pack("<IQQI", 2, 24, 8, 1) + 
 
 @pytest.mark.spec("REMOTE-LIST-1")
 def test_a_list_is_a_callable_whose_payload_has_version_two():
-    dispatcher = Dispatcher((), False, None, None, None)
+    dispatcher = Dispatcher((), False, None, None)
     digest = hashlib.sha256(WHOLE_RAW).digest()
     kind = RemoteRegistryTarget.REMOTE_TASK_DISPATCHER, CallableKind.PYTHON_IMPORT
     other = LIST.encode(WHOLE._replace(parts=()))
