@@ -20,10 +20,6 @@ from .remote.fleets import Announcement, read_manifest, to_line
 from .remote.limits import ANY_MODULE
 
 FROM_SSH = "ssh"
-_INSECURE = (
-    "connections of sessions may be in the open",
-    "whoever reaches this port runs programs as this user",
-)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -71,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--insecure",
         action="store_true",
-        help="go without keys if there is no --keys; let parents ask for connections in the open",
+        help="let parents ask for sessions with connections in the open",
     )
     parser.add_argument(
         "--interface",
@@ -83,19 +79,16 @@ def _parser() -> argparse.ArgumentParser:
 
 def listen(parser: argparse.ArgumentParser, given: argparse.Namespace) -> int:
     """Start sessions for parents until Ctrl-C or SIGTERM."""
-    if not given.keys and not given.insecure:
-        parser.error("give --keys FILE (--make-keys makes one), or --insecure to go without")
+    if not given.keys:
+        parser.error("give --keys FILE (--make-keys makes one)")
     for name in given.module:
         if name != ANY_MODULE and find_spec(name.partition(".")[0]) is None:
             parser.error(
                 f"--module {name}: there is no such module here: install it, or set PYTHONPATH"
             )
-    pair = read_pair(given.keys) if given.keys else None
-    if given.insecure:
-        print("warning: --insecure: " + _INSECURE[pair is None], file=sys.stderr)
     daemon = Daemon(
         given.listen,
-        pair,
+        read_pair(given.keys),
         modules=given.module,
         serialized=given.allow_serialized,
         insecure=given.insecure,

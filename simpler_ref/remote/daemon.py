@@ -14,14 +14,13 @@ import os
 import socket as sockets
 import threading
 import time
-import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import RemoteError
-from ..system.values import filled, flag, tcp_address, texts
+from ..system.values import filled, tcp_address, texts
 from .connection import (
     POLLIN,
     KeyPair,
@@ -87,15 +86,15 @@ class _Hosted:
 class Daemon:
     """Starts sessions for parents that connect, at an address such as ``tcp://0.0.0.0:5555``.
 
-    Both sides have the keys `pair`; with None whoever connects is a parent. Sessions may import callables
-    from `modules`, accept serialised ones, and have connections in the open, as far as their parents and
-    this side agree. `address` is where it waits.
+    Both sides have the keys `pair`. Sessions may import callables from `modules`, accept serialised ones,
+    and have connections in the open, as far as their parents and this side agree. `address` is where it
+    waits.
     """
 
     def __init__(
         self,
         listen: str,
-        pair: KeyPair | None,
+        pair: KeyPair,
         *,
         modules: Iterable[str] = (),
         serialized: bool = False,
@@ -113,7 +112,7 @@ class Daemon:
         self._socket.setsockopt(zmq.TCP_MAXRT, 0)
         self._socket.sndhwm = MOST_UNREAD
         self._socket.router_mandatory = True
-        secure_server(self._socket, pair, {pair.public} if pair else ())
+        secure_server(self._socket, pair, {pair.public})
         try:
             self._socket.bind(listen)
         except zmq.ZMQError as error:
@@ -240,44 +239,25 @@ class HostFleet(Fleet):
     ----------
     addresses : sequence of str
         Of the daemons, such as ``["tcp://node1:5555"]``; endpoint ``i`` is at ``i % len(addresses)``.
-    keys : path, optional
+    keys : path
         The file that ``--make-keys`` has made; the daemons have the same.
-    insecure : bool
-        Whether to go without keys. Whoever reaches the daemons then runs programs as their user.
 
     Raises
     ------
     TypeError, ValueError
-        No addresses, or neither keys nor `insecure`.
+        No addresses, or no path.
     OSError
         The file of keys is not there, or others can read it.
     """
 
-    def __init__(
-        self,
-        addresses: Sequence[str],
-        *,
-        keys: str | os.PathLike[str] | None = None,
-        insecure: bool = False,
-    ) -> None:
+    def __init__(self, addresses: Sequence[str], *, keys: str | os.PathLike[str]) -> None:
         self.addresses = texts("addresses", addresses, "give a list of strings, tcp://HOST:PORT")
         self.size = len(self.addresses)
         for one in self.addresses:
             tcp_address("addresses= has", one, listens=False)
         if not self.addresses:
             raise ValueError("addresses=[]: give that of at least one daemon, tcp://HOST:PORT")
-        if (keys is None) != flag("insecure", insecure):
-            raise ValueError(
-                f"keys={keys!r}, insecure={insecure!r}: give the file of keys, or insecure=True to go "
-                "without"
-            )
-        self._pair = None if keys is None else read_pair(filled("keys", keys, _KEYS))
-        if insecure:
-            warnings.warn(
-                f"insecure=True: whoever reaches {', '.join(self.addresses)} runs programs there",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+        self._pair = read_pair(filled("keys", keys, _KEYS))
 
     def __repr__(self) -> str:
         return f"HostFleet({self.addresses})"
@@ -286,11 +266,6 @@ class HostFleet(Fleet):
         return self.addresses[endpoint % len(self.addresses)]
 
     def start(self, manifest: Manifest, endpoint: int) -> DaemonPlace:
-        if self._pair is None and manifest.is_secure:
-            raise RemoteError(
-                "the keys of the session would travel in the open: give the fleet keys=, or the endpoint "
-                "secure=False"
-            )
         place = DaemonPlace(self.where(endpoint), self._pair, manifest)
         try:
             place.start(manifest)
@@ -303,7 +278,7 @@ class HostFleet(Fleet):
 class DaemonPlace(Place):
     """A session that a daemon has started; the connection to the daemon keeps it alive."""
 
-    def __init__(self, address: str, pair: KeyPair | None, manifest: Manifest) -> None:
+    def __init__(self, address: str, pair: KeyPair, manifest: Manifest) -> None:
         self.name = f"endpoint {manifest.endpoint_id} of {address}"
         self._address = address
         self._host = address.partition("//")[2].rpartition(":")[0]
@@ -317,8 +292,7 @@ class DaemonPlace(Place):
         prepare(self._socket, manifest.silence_s)
         self._socket.reconnect_ivl = RECONNECT_MS  # the daemon may be starting
         # no limit of messages: where there is one and it is reached, heartbeats are not read either
-        if pair is not None:
-            secure_client(self._socket, pair, pair.public)
+        secure_client(self._socket, pair, pair.public)
         self._monitor = self._socket.get_monitor_socket()
 
     def start(self, manifest: Manifest) -> None:
@@ -385,7 +359,7 @@ class DaemonPlace(Place):
             if time.monotonic() - self._begun > self._silence_s / 2:
                 why = f"was silent for {self._silence_s} s: is it stopped, or no daemon?"
             else:
-                why = "refuses the connection: it has other keys, or one side has none (keys=, insecure=)"
+                why = "refuses the connection: it has other keys, or is no daemon"
             self._end(f"{self._address} {why}")
 
     def _end(self, why: str) -> None:

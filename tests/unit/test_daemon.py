@@ -162,10 +162,10 @@ def test_other_keys_and_none_are_refused_and_the_daemon_serves_on(served, fleet,
     connection.write_pair(tmp_path / "others")
     other = HostFleet([served.address], keys=tmp_path / "others")
     assert "other keys" in refused(other, manifest())
-    with pytest.warns(RuntimeWarning, match="insecure=True: whoever reaches"):
-        without = HostFleet([served.address], insecure=True)
-    assert "one side has none" in refused(without, manifest(OPEN))
-    wait_until(lambda: (folder / "log").read_text().count("refused a connection: it has") >= 2)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as without:
+        without.linger = 0
+        without.connect(served.address)
+        wait_until(lambda: (folder / "log").read_text().count("refused a connection: it has") >= 2)
     fleet.start(manifest(), 0).stop(DEADLINE_S)
 
 
@@ -180,16 +180,10 @@ def test_a_request_that_is_sent_again_of_another_version_or_without_keys_is_refu
     assert "--insecure" in refused(fleet, manifest(OPEN))
 
 
-def test_keys_do_not_travel_in_the_open():
-    with pytest.warns(RuntimeWarning):
-        fleet = HostFleet(["tcp://127.0.0.1:1"], insecure=True)
-    assert "would travel in the open" in refused(fleet, manifest())
-
-
 @pytest.mark.long
-def test_both_sides_can_agree_to_go_without_keys(tmp_path):
-    with daemon(tmp_path, "--insecure") as served, pytest.warns(RuntimeWarning):
-        HostFleet([served.address], insecure=True).start(manifest(OPEN), 0).stop(DEADLINE_S)
+def test_both_sides_can_agree_to_sessions_in_the_open(tmp_path, key_file):
+    with daemon(tmp_path, "--keys", key_file, "--insecure") as served:
+        HostFleet([served.address], keys=key_file).start(manifest(OPEN), 0).stop(DEADLINE_S)
 
 
 def test_messages_that_are_no_requests_are_refused(fleet, served, key_file):
@@ -236,12 +230,13 @@ def test_a_session_listens_where_the_parent_reaches_the_daemon(tmp_path, key_fil
         place = HostFleet([f"tcp://127.0.0.3:{port}"], keys=key_file).start(manifest(), 0)
         assert place.announcement.frames == "tcp://127.0.0.3:1"
         place.stop(DEADLINE_S)
-    with contextlib.closing(Daemon("tcp://0.0.0.0:*", None)) as elsewhere:
+    pair = connection.read_pair(key_file)
+    with contextlib.closing(Daemon("tcp://0.0.0.0:*", pair)) as elsewhere:
         assert elsewhere._listening_address("192.0.2.1") == "0.0.0.0"
 
 
 # ---------------------------------------------------------------- the command and its arguments
-def test_keys_are_made_once_and_a_daemon_wants_them_or_to_be_told_otherwise(tmp_path, capsys):
+def test_keys_are_made_once_and_a_daemon_wants_them(tmp_path, capsys):
     path = tmp_path / "new"
     assert endpoint.main(["--make-keys", str(path)]) == 0
     assert connection.read_pair(path)
@@ -276,18 +271,16 @@ ADDRESSES = ["a:1", "tcp://a", "tcp://a:0", "tcp://a:65536", "tcp://a:*", "tcp:/
 @pytest.mark.parametrize(
     ("error", "options"),
     [
-        *((ValueError, {"addresses": [one], "insecure": True}) for one in ADDRESSES),
-        (ValueError, {"addresses": [], "insecure": True}),
-        (TypeError, {"addresses": "tcp://a:1", "insecure": True}),
-        *((TypeError, {"addresses": [None], "insecure": True}), (ValueError, {})),
-        *((ValueError, {"insecure": True, "keys": "k"}), (TypeError, {"insecure": "no"})),
-        *((TypeError, {"keys": 0}), (ValueError, {"keys": ""})),
+        *((ValueError, {"addresses": [one]}) for one in ADDRESSES),
+        *((ValueError, {"addresses": []}), (TypeError, {"addresses": "tcp://a:1"})),
+        (TypeError, {"addresses": [None]}),
+        *((TypeError, {"keys": 0}), (TypeError, {"keys": None}), (ValueError, {"keys": ""})),
         (FileNotFoundError, {"keys": "/nowhere"}),
     ],
 )
-def test_addresses_and_keys_that_are_none_are_refused(error, options):
-    with pytest.raises(error, match=r"addresses=|keys=|insecure=|No such file"):
-        HostFleet(**{"addresses": ["tcp://a:1"], **options})
+def test_addresses_and_keys_that_are_none_are_refused(error, options, key_file):
+    with pytest.raises(error, match=r"addresses=|keys=|No such file"):
+        HostFleet(**{"addresses": ["tcp://a:1"], "keys": key_file, **options})
 
 
 def test_a_fleet_travels_to_other_processes_and_hides_its_keys(key_file):
@@ -300,14 +293,14 @@ import simpler_ref
 from simpler_ref import orchestrator, remote_l3_protocol, task_interface
 print(simpler_ref.get_inner_handle.__name__)
 """
-LISTEN = ["-m", "simpler_ref.endpoint", "--listen=tcp://127.0.0.1:0", "--insecure"]
+MAKE_KEYS = ["-m", "simpler_ref.endpoint", "--make-keys=/nowhere/keys"]
 MISSING = "endpoints need pyzmq (no zmq): pip install 'simpler_ref[remote]'\n"
 
 
 @pytest.mark.parametrize(
     "arguments, code, said",
-    [(["-c", ALONE], 0, "get_inner_handle\n"), (LISTEN, 1, MISSING)],
-    ids=["import", "listen"],
+    [(["-c", ALONE], 0, "get_inner_handle\n"), (MAKE_KEYS, 1, MISSING)],
+    ids=["import", "keys"],
 )
 def test_without_pyzmq_all_but_endpoints_works_and_a_line_says_what_to_install(
     tmp_path, arguments, code, said
