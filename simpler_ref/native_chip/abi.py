@@ -21,7 +21,7 @@ import enum
 import functools
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -189,7 +189,7 @@ _LAUNCH_ALL = Path(__file__).with_name("_launch_all.so")
 _LAUNCH_ALL_NAME = "simpler_launch_all"
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, repr=False)
 class _Callable:
     """A signature, a binary and the bytes of both. `build` makes it."""
 
@@ -218,12 +218,6 @@ class _Callable:
     def sig_count(self) -> int:
         """Number of arguments."""
         return len(self.signature)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, type(self)) and self._blob == other._blob
-
-    def __hash__(self) -> int:
-        return hash(self._blob)
 
     def _shown(self) -> str:
         names = ", ".join(direction.name for direction in self.signature)
@@ -279,7 +273,7 @@ def _check_name(name: str, what: str) -> str:
 
 
 # ---------------------------------------------------------------- the kernel of a core
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, repr=False)
 class CoreCallable(_Callable):
     """A kernel that runs on the cores of a chip; cannot be changed.
 
@@ -293,7 +287,7 @@ class CoreCallable(_Callable):
         For messages; it does not travel.
     """
 
-    name: str = ""
+    name: str = field(default="", compare=False)
 
     @classmethod
     def build(
@@ -320,7 +314,7 @@ class CoreCallable(_Callable):
 
 
 # ---------------------------------------------------------------- the whole callable
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, repr=False)
 class ChipCallable(_Callable):
     """An orchestration function of a chip and the kernels it launches; cannot be changed.
 

@@ -45,12 +45,6 @@ def default_runtime() -> str:
     return str(_RUNTIME)
 
 
-def find_runtime(given: str | os.PathLike[str] | None) -> str:
-    """Return the path of a runtime; None, and the names of `SIMULATED`, stand for the simulated chip."""
-    is_named = given is not None and given not in SIMULATED
-    return os.path.realpath(file_path("runtime", given) if is_named else default_runtime())
-
-
 _SIZE, _NUMBER, _SIGNED = ctypes.c_uint64, ctypes.c_int32, ctypes.c_int64
 _ADDRESS = ctypes.c_void_p
 _FUNCTIONS: dict[str, tuple[Any, ...]] = {
@@ -173,7 +167,9 @@ class ChipWorker:
 
     def __init__(self, device_id: int = 0, runtime: str | os.PathLike[str] | None = None) -> None:
         self.device_id = whole("device_id", device_id, 0, (1 << 31) - 1)
-        self.runtime = find_runtime(runtime)
+        is_named = runtime is not None and runtime not in SIMULATED
+        path = file_path("runtime", runtime) if is_named else default_runtime()
+        self.runtime = os.path.realpath(path)
         self._library: Any = None
         self._finalizer: weakref.finalize[Any, Any] | None = None
         self._call: Any = _never_opened

@@ -210,7 +210,9 @@ def secure_server(
         socket.curve_secretkey = pair.secret.encode()
         socket.curve_publickey = pair.public.encode()
         socket.curve_server = True
-        socket.zap_domain = doorkeeper(socket.context).guard(admitted).encode()
+        domain = b"simpler_ref-%d" % next(_NUMBERS_OF_DOMAINS)
+        doorkeeper(socket.context)[domain] = admitted
+        socket.zap_domain = domain
         socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # nobody is admitted when nobody answers
     look_out(socket, on_end)
 
@@ -264,53 +266,38 @@ def secure_client(socket: Socket[Any], pair: KeyPair, server_key: str) -> None:
     socket.curve_serverkey = server_key.encode()
 
 
-class Doorkeeper:
-    """Answers the question of a context's servers whether a client may connect (ZeroMQ RFC 27).
-
-    Its thread ends with the context.
-    """
-
-    def __init__(self, context: Context[Any]) -> None:
-        self._admitted: dict[str, Collection[str]] = {}
-        self._numbers = count(1)
-        questions = _socket_of_thread(context, zmq.REP)
-        questions.bind("inproc://zeromq.zap.01")
-        threading.Thread(
-            target=self._answer, args=(questions,), name="simpler-keys", daemon=True
-        ).start()
-
-    def guard(self, admitted: Collection[str]) -> str:
-        """Return the name of a new domain, of which clients with these keys are admitted."""
-        domain = f"simpler_ref-{next(self._numbers)}"
-        self._admitted[domain] = admitted
-        return domain
-
-    def _answer(self, questions: Socket[Any]) -> None:
-        try:
-            while True:
-                version, request, domain, address, _, mechanism, *key = questions.recv_multipart()
-                ok = mechanism == b"CURVE" and self._admits(domain.decode(), address.decode(), key)
-                verdict = [b"200", b"OK"] if ok else [b"400", b"not admitted"]
-                questions.send_multipart([version, request, *verdict, b"", b""])
-        except zmq.ZMQError:
-            questions.close()  # the context is being terminated, which waits for this
-
-    def _admits(self, domain: str, address: str, key: list[bytes]) -> bool:
-        from zmq.utils import z85
-
-        public = z85.encode(key[0]).decode()
-        if public in self._admitted.get(domain, ()):
-            return True
-        log.warning("refused a connection from %s: the key %s is not admitted", address, public)
-        return False
-
-
 _LOCK = threading.Lock()
-_DOORKEEPERS: WeakKeyDictionary[Context[Any], Doorkeeper] = WeakKeyDictionary()
+_NUMBERS_OF_DOMAINS = count(1)
+_ADMITTED: WeakKeyDictionary[Context[Any], dict[bytes, Collection[str]]] = WeakKeyDictionary()
 
 
-def doorkeeper(context: Context[Any]) -> Doorkeeper:
+def doorkeeper(context: Context[Any]) -> dict[bytes, Collection[str]]:
+    """Return who is admitted to each domain of a context, whose servers a thread answers by that."""
     with _LOCK:
-        if context not in _DOORKEEPERS:
-            _DOORKEEPERS[context] = Doorkeeper(context)
-        return _DOORKEEPERS[context]
+        if context not in _ADMITTED:
+            _ADMITTED[context] = {}
+            questions = _socket_of_thread(context, zmq.REP)
+            questions.bind("inproc://zeromq.zap.01")
+            args = questions, _ADMITTED[context]
+            threading.Thread(target=_answer, args=args, name="simpler-keys", daemon=True).start()
+        return _ADMITTED[context]
+
+
+def _answer(questions: Socket[Any], admitted: dict[bytes, Collection[str]]) -> None:
+    """Answer whether a client may connect (ZeroMQ RFC 27), until the context ends."""
+    from zmq.utils import z85
+
+    with suppress(zmq.ZMQError):  # the context is being terminated, which waits for this
+        while True:
+            version, request, domain, address, _, mechanism, *key = questions.recv_multipart()
+            public = z85.encode(key[0]).decode() if mechanism == b"CURVE" else None
+            ok = public in admitted.get(domain, ())
+            if public and not ok:
+                log.warning(
+                    "refused a connection from %s: the key %s is not admitted",
+                    address.decode(),
+                    public,
+                )
+            verdict = [b"200", b"OK"] if ok else [b"400", b"not admitted"]
+            questions.send_multipart([version, request, *verdict, b"", b""])
+    questions.close()

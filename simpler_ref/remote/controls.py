@@ -55,7 +55,7 @@ def obey(name: ControlName, raw: bytes, callees: Dispatcher, stores: Stores) -> 
         ControlName.UNREGISTER_CALLABLE: (named, callees.remove),
         ControlName.ALLOC_REMOTE_BUFFER: (
             tasks.ALLOC.decode,
-            lambda asked: stores.alloc(asked.nbytes),
+            stores.alloc,
             tasks.IDENTITY.encode,
         ),
         ControlName.FREE_REMOTE_BUFFER: (tasks.IDENTITY.decode, stores.free),

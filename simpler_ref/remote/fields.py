@@ -87,6 +87,10 @@ class Kind(Generic[T]):
     ) -> None:
         self.write, self.read, self.name = write, read, name
 
+    def called(self, name: str) -> Kind[T]:
+        """Return it as a message of this one field."""
+        return Kind(self.write, self.read, name)
+
     def encode(self, payload: T) -> bytes:
         """Return the bytes of a message."""
         try:

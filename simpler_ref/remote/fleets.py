@@ -25,15 +25,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from multiprocessing.spawn import get_executable
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 from ..errors import RemoteError, describe_status
 from ..system.polling import wait_readable
 from ..system.values import filled, texts
 from ..version import __version__
 from .limits import ANY_MODULE
-
-T = TypeVar("T")
 
 TAIL_CHARACTERS = 4000
 """How much of what a session prints on stderr is kept for messages."""
@@ -51,34 +49,15 @@ EVERYWHERE = re.compile(r"(?<=//)(0\.0\.0\.0|\*|\[::\])(?=:)")
 class Manifest:
     """What a session needs to know to begin.
 
-    Attributes
-    ----------
-    session_id : int
-        Unlike that of any other session; never 0.
-    endpoint_id : int
-        The endpoint's number among the next-level workers of the parent.
-    version : str
-        The parent's version of this package.
-    parent_key, group_key, group_secret : str
-        CURVE keys, 40 characters each: the public key of the parent, which alone may command the session;
-        the pair that all endpoints of the parent share, to move tensors between them. Empty if the
-        connections are in the open.
-    worker : dict
-        Keyword arguments of the session's level 3 Worker.
-    modules : list of str
-        The modules that callables may be imported from; with each, those below it.
-    serialized : bool
-        Whether serialised callables are accepted.
-    before : int or None
-        On the parent's machine, how many workers of its other endpoints get a core before the first of
-        this session.
-    path : list of str
-        Where modules are looked for first; of sessions on the parent's machine.
-    original_names : bool
-        Whether modules find the original's packages there under their own names; see `compat.install`.
-    start_timeout_s, silence_s : float
-        How long the start may take until the session is ready; after how long without a sign of life the
-        other side is given up.
+    `session_id` is unlike that of any other session, and never 0; `endpoint_id` is the number among the
+    next-level workers of the parent, `version` the parent's of this package. Of the CURVE keys, the
+    parent's may alone command the session; all endpoints of the parent share the pair of the group, to
+    move tensors. They are empty if the connections are in the open.
+
+    `worker` are keyword arguments of the session's level 3 Worker. Callables may be imported from
+    `modules` and those below them; `serialized` ones are accepted or not. On the parent's machine,
+    `before` is how many workers of its other endpoints get a core before the first of this session, and
+    modules are looked for in `path` first. For `original_names` see `compat.install`.
     """
 
     session_id: int
@@ -105,14 +84,8 @@ class Manifest:
 class Announcement:
     """Where a session is reached, once its sockets are open; it may not be ready yet.
 
-    Attributes
-    ----------
-    frames, health, tensors : str
-        ZeroMQ addresses: of tasks and requests, of signs of life, of tensors.
-    key : str
-        The session's public CURVE key; empty in the open.
-    host, pid : str, int
-        For messages.
+    These are ZeroMQ addresses: of tasks and requests, of signs of life, of tensors. `key` is the
+    session's public CURVE key, empty in the open; `host` and `pid` are for messages.
     """
 
     frames: str
@@ -133,7 +106,7 @@ def to_line(value: Manifest | Announcement) -> str:
     return json.dumps(asdict(value), separators=(",", ":"))
 
 
-def from_line(kind: type[T], line: str | bytes) -> T:
+def from_line(kind: type, line: str | bytes) -> Any:
     """Return what a line says; `ValueError` if it is no JSON, lacks a field, or has another one."""
     try:
         values = json.loads(line)
@@ -154,22 +127,16 @@ def read_manifest(line: str | bytes) -> Manifest:
                 f"the parent has simpler_ref {version}, this endpoint has {__version__}: install the "
                 "same version on both"
             )
-    return from_line(Manifest, line)
+    found: Manifest = from_line(Manifest, line)
+    return found
 
 
 # ---------------------------------------------------------------- a session
 class Place(ABC):
-    """Where a session runs, as the process that has asked for it sees it.
-
-    Attributes
-    ----------
-    name : str
-        For messages: ``endpoint 2 on node7 (pid 123)``.
-    announcement : Announcement
-        Where the session is reached.
-    """
+    """Where a session runs, as the process that has asked for it sees it."""
 
     name: str
+    """For messages: ``endpoint 2 on node7 (pid 123)``."""
     announcement: Announcement
 
     @abstractmethod
@@ -257,7 +224,7 @@ class SessionProcess(Place):
     def _is_announcement(self, line: bytes) -> bool:
         """Note the announcement; show any other line, such as one that a login shell prints."""
         try:
-            found = from_line(Announcement, line)
+            found: Announcement = from_line(Announcement, line)
         except ValueError:
             self._tail.add(line.decode(errors="backslashreplace") + "\n")
             return False

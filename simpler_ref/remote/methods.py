@@ -118,7 +118,7 @@ class RemoteMethods:
         memory, link = endpoints.memory, endpoints.link(worker)
         size = whole("nbytes", nbytes, 1, MOST_BYTES)
         base = memory.take_addresses(size)
-        payload = tasks.ALLOC.encode(tasks.AllocRequest(size))
+        payload = tasks.ALLOC.encode(size)
         raw = memory.ask(link, ControlName.ALLOC_REMOTE_BUFFER, payload, base)
         return memory.handle(link, tasks.IDENTITY.decode(raw), size, base)
 

@@ -170,7 +170,7 @@ class TaskMaker:
         else:
             made = tasks.IDENTITY.decode(result)
             space, token = tasks.RemoteAddressSpace.REMOTE_DEVICE, 0
-            span = 0, tasks.ALLOC.decode(request.payload).nbytes
+            span = 0, tasks.ALLOC.decode(request.payload)
         owner, generation = made.owner_endpoint_id, made.generation
         desc = tasks.RemoteTensorDesc(space, owner, made.buffer_id, *span, 0, token, generation)
         self._memory.insert(bisect(self._memory, request.base, key=_base), (request.base, desc))

@@ -203,13 +203,6 @@ decode_release_import_request = _RELEASE_IMPORT.decode
 
 # ---------------------------------------------------------------- memory of one endpoint
 @dataclass(frozen=True)
-class AllocRequest:
-    """How much memory an endpoint shall provide."""
-
-    nbytes: Positive
-
-
-@dataclass(frozen=True)
 class CopyRequest(BufferIdentity):
     """Bytes of a buffer to read; or, with data, to write."""
 
@@ -224,7 +217,7 @@ def _check_copy(copy: CopyRequest) -> None:
         raise WireError(f"{len(copy.data)} bytes of data are not nbytes {copy.nbytes}")
 
 
-ALLOC = Message("ALLOC_REMOTE_BUFFER", AllocRequest)
+ALLOC = fields.POSITIVE.called("ALLOC_REMOTE_BUFFER.nbytes")
 IDENTITY = Message("buffer", BufferIdentity, _require_live)
 COPY = Message("COPY", CopyRequest, _check_copy)
 

@@ -27,7 +27,7 @@ from typing import IO, Annotated, Any, BinaryIO, NamedTuple
 from ..errors import TransferError
 from ..jit import layout as L
 from ..workers.reports import cut_utf8, describe_exception
-from .fields import Message, Uint64, blob, text
+from .fields import U64, Message, Uint64, blob, one_of, text
 from .frames import Frame, OwnFrameType
 from .limits import MAX_ERROR_BYTES
 from .link_frames import LinkFrames
@@ -52,12 +52,6 @@ class TraceDetail(enum.IntEnum):
     ALL = 2
 
 
-class TraceRequest(NamedTuple):
-    """A trace of the session's Worker begins, or is to end; a second OFF lets its records go."""
-
-    detail: TraceDetail
-
-
 class TraceAnswer(NamedTuple):
     """The key by which records are asked for; at the end how many bytes there are; or what is wrong."""
 
@@ -67,12 +61,6 @@ class TraceAnswer(NamedTuple):
     error: Annotated[str, text(MAX_ERROR_BYTES)] = ""
 
 
-class RecordsRequest(NamedTuple):
-    """Asks for the bytes of the records from one on."""
-
-    offset: Uint64
-
-
 class RecordsAnswer(NamedTuple):
     """The time by the clock of the session, and bytes."""
 
@@ -80,9 +68,11 @@ class RecordsAnswer(NamedTuple):
     data: Annotated[bytes, blob(PIECE)]
 
 
-TRACE = Message("TRACE", TraceRequest)
+TRACE = one_of(*TraceDetail).called("TRACE.detail")
+"""A trace of the session's Worker begins, or is to end; a second OFF lets its records go."""
 TRACE_ANSWER = Message("TRACE answer", TraceAnswer)
-RECORDS = Message("RECORDS", RecordsRequest)
+RECORDS = U64.called("RECORDS.offset")
+"""Asks for the bytes of the records from one on."""
 RECORDS_ANSWER = Message("RECORDS answer", RecordsAnswer)
 
 
@@ -190,7 +180,7 @@ class LinkTrace:
 
     def _fetch(self, file: BinaryIO) -> int:
         """Fetch the next piece, and note the clock that it tells; return its bytes."""
-        question = RECORDS.encode(RecordsRequest(self._came))
+        question = RECORDS.encode(self._came)
         asked_ns = time.monotonic_ns()
         raw = self._memory.mover.ask(self._memory.address, self._key, question)
         came_ns = time.monotonic_ns()
@@ -230,8 +220,8 @@ class LinkTrace:
             self._ask(TraceDetail.OFF)
 
     def _ask(self, detail: TraceDetail) -> TraceAnswer:
-        raw = TRACE.encode(TraceRequest(detail))
-        return TRACE_ANSWER.decode(self._frames.exchange(OwnFrameType.TRACE, raw).payload)
+        answer = self._frames.exchange(OwnFrameType.TRACE, TRACE.encode(detail))
+        return TRACE_ANSWER.decode(answer.payload)
 
 
 # ---------------------------------------------------------------- at the session
@@ -255,7 +245,7 @@ class SessionTrace:
         """Begin a trace of the inner Worker, or end it; a second time let its records go."""
         key, size, text = 0, 0, ""
         try:
-            detail = TRACE.decode(frame.payload).detail
+            detail = TRACE.decode(frame.payload)
             if detail != TraceDetail.OFF:
                 key = self._begin(detail)
             elif self._tracing is not None:
@@ -291,7 +281,7 @@ class SessionTrace:
 
     def piece(self, question: bytes) -> bytes:
         """Return the bytes of the records from one on; on the mover's thread."""
-        offset = RECORDS.decode(question).offset
+        offset = RECORDS.decode(question)
         with self._lock:
             file = self._file
             data = b"" if file is None else os.pread(file.fileno(), PIECE, offset)

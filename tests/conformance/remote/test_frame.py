@@ -155,7 +155,7 @@ def test_the_module_has_an_encoder_and_a_decoder_of_each_message():
 
 @pytest.mark.spec("REMOTE-BUF-7")
 def test_memory_is_asked_for_by_size_and_named_by_identity():
-    written_as(tasks.ALLOC, tasks.AllocRequest(8), struct.pack("<Q", 8))
+    written_as(tasks.ALLOC, 8, struct.pack("<Q", 8))
     refuse("nbytes", tasks.ALLOC.decode, bytes(8))
     written_as(tasks.IDENTITY, tasks.BufferIdentity(2, 7, 5), struct.pack("<iQQ", 2, 7, 5))
     refuse("live owner", tasks.IDENTITY.decode, struct.pack("<iQQ", 2, 0, 5))

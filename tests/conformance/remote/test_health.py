@@ -83,13 +83,12 @@ def test_to_send_on_a_connection_that_has_ended_fails_and_does_not_wait():
 def test_requests_for_a_trace_and_for_its_records_and_their_answers_are_these_bytes():
     assert OwnFrameType.TRACE == 70
     for detail, number in (("OFF", 0), ("TASKS", 1), ("ALL", 2)):
-        asked = traces.TraceRequest(traces.TraceDetail[detail])
-        written_as(traces.TRACE, asked, number.to_bytes(4, "little"))
+        written_as(traces.TRACE, traces.TraceDetail[detail], number.to_bytes(4, "little"))
     told = traces.TraceAnswer(7, 8, 9, "c")
     written_as(traces.TRACE_ANSWER, told, struct.pack("<QQQI1s", 7, 8, 9, 1, b"c"))
     with pytest.raises(ValueError, match=r"remote_wire: TRACE\.detail"):
         traces.TRACE.decode(b"\3\0\0\0")
-    written_as(traces.RECORDS, traces.RecordsRequest(5), struct.pack("<Q", 5))
+    written_as(traces.RECORDS, 5, struct.pack("<Q", 5))
     told = traces.RecordsAnswer(7, b"abc")
     written_as(traces.RECORDS_ANSWER, told, struct.pack("<QI3s", 7, 3, b"abc"))
     with pytest.raises(ValueError, match=r"RECORDS answer\.data.*too long: 262145 bytes"):
@@ -101,7 +100,7 @@ def test_a_session_begins_and_ends_a_trace_when_it_is_asked_to():
     with greeted() as (_, client):
         sizes = []
         for detail in ("ALL", "OFF", "OFF", "TASKS", "OFF"):
-            raw = traces.TRACE.encode(traces.TraceRequest(traces.TraceDetail[detail]))
+            raw = traces.TRACE.encode(traces.TraceDetail[detail])
             told = traces.TRACE_ANSWER.decode(client.ask(OwnFrameType.TRACE, raw).payload)
             assert told.sequence == client.order.sent and not told.error
             assert bool(told.key) == (detail != "OFF")

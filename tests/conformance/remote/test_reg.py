@@ -227,7 +227,7 @@ def test_a_staged_blob_is_a_live_buffer_with_the_right_bytes():
             command = callables.encode_register_callable_command(registry, kind, digest, 1, raw)
             return ask(name.PREPARE_REGISTER_CALLABLE, command)
 
-        alloc = tasks.ALLOC.encode(tasks.AllocRequest(len(blob)))
+        alloc = tasks.ALLOC.encode(len(blob))
         token = ask(name.ALLOC_REMOTE_BUFFER, alloc)
         assert "another size or SHA-256" in prepare(token)
         owner = tasks.IDENTITY.decode(token)

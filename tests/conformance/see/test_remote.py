@@ -349,10 +349,10 @@ def test_pieces_are_for_who_has_keys_and_key_and_at_most_so_large():
     with session(pair) as (place, connect):
         client = connect()
         client.greet()
-        asked = traces.TRACE.encode(traces.TraceRequest(traces.TraceDetail.ALL))
+        asked = traces.TRACE.encode(traces.TraceDetail.ALL)
         told = traces.TRACE_ANSWER.decode(client.ask(OwnFrameType.TRACE, asked).payload)
         assert not told.error
-        question = traces.RECORDS.encode(traces.RecordsRequest(0))
+        question = traces.RECORDS.encode(0)
         pieces = []
         for keys, key in (
             (place.group, told.key),
@@ -437,8 +437,7 @@ def test_no_more_comes_than_the_session_has_announced_or_a_disk_should_hold(tmp_
     monkeypatch.setattr(traces, "MOST_BYTES", 100)
 
     def answer(kind, raw):
-        asked = traces.TRACE.decode(raw)
-        size = 60 if asked.detail == traces.TraceDetail.OFF else 0
+        size = 60 if traces.TRACE.decode(raw) == traces.TraceDetail.OFF else 0
         return SimpleNamespace(payload=traces.TRACE_ANSWER.encode(traces.TraceAnswer(1, 5, size)))
 
     for pieces, why in (([70, 70], "140 bytes"), ([50, 0], "50 bytes"), ([50, 11], "61 bytes")):
