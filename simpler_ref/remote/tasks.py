@@ -302,6 +302,9 @@ def decode_call_config(reader: Reader) -> CallConfig:
     return config
 
 
+_CONFIG = Kind(_write_config, decode_call_config)
+
+
 # ---------------------------------------------------------------- tensors
 _TENSOR_FORM = struct.Struct("<Q5IIIB7s")
 """A tensor without address."""
@@ -439,7 +442,7 @@ class TaskPayloadWire:
     """A task: which callable, with which configuration and arguments."""
 
     callable_digest: Annotated[bytes, fields.exactly(CALLABLE_HASH_DIGEST_BYTES)]
-    config: Annotated[CallConfig, Kind(_write_config, decode_call_config)] = field(default_factory=CallConfig)
+    config: Annotated[CallConfig, _CONFIG] = field(default_factory=CallConfig)
     args: Annotated[RemoteTaskArgsWire, _ARGS] = field(default_factory=RemoteTaskArgsWire)
 
 
