@@ -327,9 +327,7 @@ int32_t {kernel}(const SimplerCoreArgs *args)
 _FROM_WORD = {"float": "as_float", "double": "as_double"}
 
 
-def _stub(
-    inner: str, returns: Any, order: list[str], arguments: dict[str, KernelArgument]
-) -> str:
+def _stub(inner: str, returns: Any, order: list[str], arguments: dict[str, KernelArgument]) -> str:
     """Return the C of what takes a SimplerCoreArgs apart, and calls the function that numba has made."""
     result = _in_c(np.dtype("int64") if returns == types.none else as_dtype(returns))
     passed, checks = [(f"{result} *", "&result"), ("void **", "&exception")], []

@@ -53,11 +53,7 @@ def obey(name: ControlName, raw: bytes, callees: Dispatcher, stores: Stores) -> 
         ControlName.PREPARE_CALLABLE: (named, callees.require),
         ControlName.ABORT_REGISTER_CALLABLE: (named, callees.remove),
         ControlName.UNREGISTER_CALLABLE: (named, callees.remove),
-        ControlName.ALLOC_REMOTE_BUFFER: (
-            tasks.ALLOC.decode,
-            stores.alloc,
-            tasks.IDENTITY.encode,
-        ),
+        ControlName.ALLOC_REMOTE_BUFFER: (tasks.ALLOC.decode, stores.alloc, tasks.IDENTITY.encode),
         ControlName.FREE_REMOTE_BUFFER: (tasks.IDENTITY.decode, stores.free),
         ControlName.COPY_TO_REMOTE: (tasks.COPY.decode, stores.write),
         ControlName.COPY_FROM_REMOTE: (tasks.COPY.decode, stores.read, bytes),

@@ -356,13 +356,11 @@ class Endpoints(RemoteWorkers):
     def loss(self, worker: int, failure: TaskError) -> WorkerLostError:
         """Return the error of a run in which a task could not read what a lost endpoint had."""
         life = self._life
-        name = life.live().worker_name(worker)
-        ended = self.link(worker).last_words() or describe_status(
-            life.running_manager().dead[worker]
-        )
+        name, status = life.live().worker_name(worker), life.running_manager().dead[worker]
+        ended = self.link(worker).last_words() or describe_status(status)
         error = WorkerLostError(
             f"level {life.options.level} {name} is lost: {ended}; for want of what it had, {failure}",
-            status=life.running_manager().dead[worker],
+            status=status,
             task=failure.task,
             callable_name=failure.callable_name,
             worker=worker,

@@ -325,7 +325,7 @@ def reached_at(announcement: Announcement, host: str) -> Announcement:
         return announcement
     host = host.rpartition("@")[2]
     names = "frames", "health", "tensors"
-    found = {name: EVERYWHERE.sub(host, getattr(announcement, name)) for name in names}
+    found: Any = {name: EVERYWHERE.sub(host, getattr(announcement, name)) for name in names}
     return replace(announcement, **found)
 
 

@@ -169,9 +169,7 @@ class Link(WorkerKind):
 
     def install(self, target: Any) -> callables.Registration:
         """Have the session prepare a callable; at the start, also commit it."""
-        one: callables.Registration = (
-            pickle.loads(target) if isinstance(target, bytes) else target
-        )
+        one: callables.Registration = pickle.loads(target) if isinstance(target, bytes) else target
         if self.number in one.workers:
             self._ask(ControlName.PREPARE_REGISTER_CALLABLE, one.command)
             (self.runs.lists if one.is_list else self.runs.known).add(one.digest)

@@ -135,9 +135,7 @@ class Session:
         address, health, key = frames.addresses()
         for end in (self._trace.drop, frames.join, self.tasks.end):
             closing.callback(end)
-        return Announcement(
-            address, health, mover.address, key, sockets.gethostname(), os.getpid()
-        )
+        return Announcement(address, health, mover.address, key, sockets.gethostname(), os.getpid())
 
     def close(self) -> None:
         self.frames.end()

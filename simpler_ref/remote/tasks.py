@@ -342,7 +342,7 @@ def decode_continuous_tensor(reader: Reader) -> ContinuousTensor:
         raise WireError(str(error)) from None
 
 
-_TENSOR = Kind(_write_tensor, decode_continuous_tensor)
+TENSOR = Kind(_write_tensor, decode_continuous_tensor)
 _DESC = Message("descriptor", RemoteTensorDesc)
 decode_remote_tensor_desc = _DESC.read
 
@@ -383,7 +383,7 @@ def _write_args(value: RemoteTaskArgsWire) -> bytes:
         raise WireError(f"{len(sidecars)} sidecars for {len(tensors)} tensors")
     raw = (
         _COUNTS.pack(len(tensors), len(scalars)),
-        fields.write_each(_TENSOR, tensors, "tensor_metadata"),
+        fields.write_each(TENSOR, tensors, "tensor_metadata"),
         fields.write_each(_SIDECAR, sidecars, "remote_desc"),
         fields.write_each(fields.U64, scalars, "scalars"),
         _ARENA.write(value.inline_payload),
@@ -396,7 +396,7 @@ def _read_args(reader: Reader) -> RemoteTaskArgsWire:
     count, scalar_count = _COUNTS.unpack(reader.take(_COUNTS.size))
     _require_counts(count, scalar_count)
     args = RemoteTaskArgsWire(
-        fields.read_each(_TENSOR, reader, count, "tensor_metadata"),
+        fields.read_each(TENSOR, reader, count, "tensor_metadata"),
         fields.read_each(_SIDECAR, reader, count, "remote_desc"),
         fields.read_each(fields.U64, reader, scalar_count, "scalars"),
         _ARENA.read(reader),
