@@ -13,6 +13,7 @@ import mmap
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from ..callables.identity import TargetNamespace
@@ -180,9 +181,9 @@ class ChipDomains:
         self._chip = chip
         self._base: tuple[int, int] | None = None
         """The chip's rank in the base communicator, and the size of that."""
-        self._open: dict[int, tuple[DomainMemory, int, list[int], Array | None]] = {}
-        """By address: the memory, the chip's rank, the windows that were opened for it, and the mapping,
-        None for one of this process."""
+        self._open: dict[int, tuple[DomainMemory, int, ExitStack, Array | None]] = {}
+        """By address: the memory, the chip's rank, what closes the windows that were opened for it, and
+        the mapping, None for one of this process."""
 
     def join(self, rank: int, size: int) -> None:
         """Become a member of the base communicator, of all chips of the Worker."""
@@ -208,26 +209,19 @@ class ChipDomains:
         self, memory: DomainMemory, rank: int, array: Array | None, has_windows: bool = True
     ) -> None:
         """Open the windows of mapped memory, if it has any, to the chip, which has a rank there."""
-        opened: list[int] = []
         if has_windows:
             memory.guard()
-        try:
-            for other in range(memory.size if has_windows else 0):
-                self._chip.open_window(memory.window(other), memory.window_size)
-                opened.append(memory.window(other))
-        except ChipError:
-            for window in opened:
-                self._chip.close_window(window)
-            raise
-        self._open[memory.at] = memory, rank, opened, array
+        with ExitStack() as opened:
+            for window in map(memory.window, range(memory.size if has_windows else 0)):
+                self._chip.open_window(window, memory.window_size)
+                opened.callback(self._chip.close_window, window)
+            self._open[memory.at] = memory, rank, opened.pop_all(), array
 
     def close(self, address: int) -> None:
         """Close the windows of a domain and unmap its memory; of an unknown one nothing."""
-        if address not in self._open:
-            return
-        _memory, _rank, opened, _array = self._open.pop(address)
-        for window in opened:
-            self._chip.close_window(window)
+        if address in self._open:
+            _memory, _rank, opened, _array = self._open.pop(address)
+            opened.close()
 
     def explain(self, scalars: Callable[[], list[int]], error: ChipError) -> ChipError:
         """Return the error of a task that has failed, and break the domains that it was given."""

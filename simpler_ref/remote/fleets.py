@@ -365,19 +365,10 @@ class Fleet(ABC):
 
     @abstractmethod
     def start(self, manifest: Manifest, endpoint: int) -> Place:
-        """Start a session, and return where it is once it has announced itself.
+        """Start a session for an endpoint, and return where it is once it has announced itself.
 
-        Parameters
-        ----------
-        manifest : Manifest
-            What the session is handed; its `start_timeout_s` bounds the time.
-        endpoint : int
-            Which of the parent's endpoints it is for.
-
-        Raises
-        ------
-        RemoteError
-            It could not be started, or not in time; with what it has printed.
+        `RemoteError`, with what it has printed, if it could not be started within the manifest's
+        `start_timeout_s`.
         """
 
     def close(self) -> None:
