@@ -1,6 +1,8 @@
 """Collecting from the workers: completions, failures, deaths.
 
-Rule     WM-DONE-3, WM-DONE-5
+Rule     CALL-LIMIT-3, FAIL-OUTCOME-2, SCHED-COMPLETE-1, SCHED-COMPLETE-4, SCHED-DEATH-1, SCHED-DEATH-2,
+         SPEED-AHEAD-1, SPEED-DEPTH-2, SPEED-DEPTH-6, WM-CLAIM-1, WM-CLAIM-4, WM-DONE-1, WM-DONE-2,
+         WM-DONE-3, WM-DONE-4, WM-DONE-5, WM-LEFT-2
 """
 
 from __future__ import annotations
@@ -19,7 +21,6 @@ def collect(mem):
     left for another round.
 
     Returns  how many were collected
-    Rule     SPEED-DEPTH-2, SPEED-DEPTH-6
     """
     moved, before = 0, -1
     while moved != before:
@@ -46,7 +47,6 @@ def collect_from(mem, worker, w):
 
     Returns  how many were collected
     Effects  W_RAN, for the message should the worker die in its next task
-    Rule     SCHED-COMPLETE-1, SCHED-COMPLETE-4, FAIL-OUTCOME-2, WM-LEFT-2
     """
     moved = 0
     while mem[w + L.W_GIVEN] != 0 and is_done(mem, w):
@@ -79,7 +79,6 @@ def catch_up(mem, slot):
     """Bring a pre-dispatched task that has ended to RUNNING.
 
     Returns  whether the ends of all tasks that it waited for are collected; else nothing has changed
-    Rule     SPEED-AHEAD-1
     """
     if mem[slot + L.S_FANIN] != 1:
         return False
@@ -98,7 +97,6 @@ def take_back(mem, slot, outcome):
     again, since it may be retired later: the failure that it was skipped for may be still uncollected.
 
     Effects  W_SKIP of their frames; DEALT, PREDISPATCH_AFTER, RETURNED_COUNT
-    Rule     SPEED-AHEAD-1
     """
     mem[slot + L.S_FRAME] = 0
     mem[L.DEALT] -= mem[slot + L.S_STATE] == L.PENDING
@@ -145,7 +143,6 @@ def vacate(mem, w):
 
     Effects  the worker has room; without a task left it is idle, and its mailbox goes to a thread that
              waits for it
-    Rule     WM-CLAIM-1, SPEED-DEPTH-2
     """
     at = int(mem[w + L.W_HEAD])
     mem[w + at + L.W_SLOT] = L.NONE
@@ -170,7 +167,6 @@ def finish(mem, slot, failed):
 
     Effects  of a group S_LEFT; W_SKIP of the workers whose members may not have started; at the end
              COMPLETED or FAILED
-    Rule     WM-DONE-1, WM-DONE-2
     """
     if mem[slot + L.S_MEMBERS] != 0:
         left = int(mem[slot + L.S_LEFT]) - 1
@@ -214,7 +210,6 @@ def handle_deaths(mem):
     A worker that posted TASK_DONE before it died has done its task.
 
     Returns  1 if a worker died since the last look
-    Rule     SCHED-DEATH-1, SCHED-DEATH-2
     """
     deaths = load(mem, L.DEATHS)
     if deaths == mem[L.DEATHS_SEEN]:
@@ -231,8 +226,6 @@ def note_deaths(mem):
 
     This comes before the last collection: a worker that dies later is left for another round, or a task
     that it ended in between would count as lost, though other workers may have seen that end.
-
-    Rule     SCHED-DEATH-2
     """
     for worker in range(mem[L.WORKERS]):
         w = worker_at(mem, worker)
@@ -244,8 +237,6 @@ def lose_tasks(mem):
     """Fail the tasks that dead workers have not ended; wake the thread that waits for such a mailbox.
 
     A call that its worker had not begun, or that may run once more, runs again instead.
-
-    Rule     SCHED-DEATH-1, WM-DONE-4, WM-CLAIM-4, SPEED-DEPTH-6, CALL-LIMIT-3
     """
     for worker in range(mem[L.WORKERS]):
         w = worker_at(mem, worker)

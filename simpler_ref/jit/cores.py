@@ -1,4 +1,7 @@
-"""On which core a thread waits: offering it to others, and staying apart from them."""
+"""On which core a thread waits: offering it to others, and staying apart from them.
+
+Rule     SPEED-WAIT-2, SPEED-WAIT-13, SPEED-WAIT-14
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,6 @@ def offer_core(mem, back_off):
     Each refused offer raises the back-off time again, up to YIELD_NS.
 
     Effects  the word `back_off`, which the calling thread owns
-    Rule     SPEED-WAIT-2
     """
     before = now_ns()
     yield_core()
@@ -41,7 +43,6 @@ def wake_elsewhere(mem, w):
     worker may use this core again after `stay_apart`.
 
     Effects  W_KEPT_OFF
-    Rule     SPEED-WAIT-13
     """
     core, thread = core_here(), int(mem[w + L.W_THREAD])
     if load(mem, w + L.W_DEATH) != 0:
@@ -69,7 +70,6 @@ def stay_apart(mem, worker):
     that core if another one is free. While the Orch thread waits, each worker has a home core.
 
     Effects  W_CORE, W_MOVED; undoes the restriction of `wake_elsewhere`
-    Rule     SPEED-WAIT-13, SPEED-WAIT-14
     """
     w = worker_at(mem, worker)
     if mem[w + L.W_THREAD] == 0:

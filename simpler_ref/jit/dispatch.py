@@ -12,7 +12,10 @@ queue, and no task of its pool that became ready later starts.
 
 When nothing is ready and frames are left, tasks are pre-dispatched, see `dispatch_candidates`.
 
-Rule     SCHED-DISPATCH-1, SCHED-DISPATCH-2, WM-GROUP-2, WM-PLACE-2, WM-PLACE-4
+Rule     CALL-FAIL-4, SCHED-CANCEL-1, SCHED-DEATH-2, SCHED-DISPATCH-1, SCHED-DISPATCH-2, SCHED-DISPATCH-3,
+         SCHED-DISPATCH-4, SCHED-READY-3, SCHED-WAKE-7, SPEED-AHEAD-1, SPEED-DEPTH-1, SPEED-DEPTH-2,
+         WM-AFF-1, WM-AFF-3, WM-AFF-4, WM-AFF-5, WM-GROUP-2, WM-PLACE-1, WM-PLACE-2, WM-PLACE-3, WM-PLACE-4,
+         WM-PLACE-5, WM-POOL-3
 """
 
 from __future__ import annotations
@@ -46,7 +49,6 @@ def dispatch(mem, kind):
 
     Effects  READY → RUNNING, mailboxes; or READY → FAILED
     Returns  how many tasks left the queues
-    Rule     SCHED-CANCEL-1, SCHED-DISPATCH-3
     """
     moved = dispatch_affinity(mem, kind)
     moved += dispatch_ready(mem, kind)
@@ -101,7 +103,6 @@ def pick_worker(mem, kind):
     Returns  an idle worker that is awake; else, if none is idle, the busy one with the fewest tasks, if
              it has a frame left; else one that sleeps, if no task runs or the head has been deferred
              for DEFER_NS; else NO_WORKER or DEFER
-    Rule     WM-POOL-3, WM-AFF-1, SPEED-DEPTH-1, SPEED-DEPTH-2, SCHED-WAKE-7
     """
     asleep, busy = NO_WORKER, NO_WORKER
     fewest = int(mem[L.DEPTH])
@@ -136,7 +137,6 @@ def dispatch_ready(mem, kind):
     It stops at the first that cannot start: a group that waits for its workers stays at the head.
 
     Returns  how many tasks left the queue
-    Rule     SCHED-DISPATCH-4, SCHED-READY-3, WM-PLACE-1, WM-PLACE-3
     """
     moved = 0
     while queues.first_ready(mem, kind) != L.NONE:
@@ -183,8 +183,6 @@ def lose(mem, slot, worker):
     """Fail a ready task because the worker it needs has died, or all it could use (ANY_WORKER).
 
     A call never had that worker: it fails because none takes its place.
-
-    Rule     SCHED-DEATH-2, WM-PLACE-5, WM-AFF-5, CALL-FAIL-4
     """
     detail = 0
     if mem[L.STREAM] != 0:
@@ -200,8 +198,6 @@ def may_start_affinity(mem, w, kind):
     """Say whether the first task of a worker's affinity chain can leave it.
 
     Tasks for any worker that became ready earlier go first, a waiting group included (D19).
-
-    Rule     WM-AFF-4
     """
     slot = int(mem[w + L.W_AFFINITY])
     if slot == L.NONE:
@@ -218,7 +214,6 @@ def dispatch_affinity(mem, kind):
     """Dispatch the tasks with an affinity to workers that have room.
 
     Returns  how many tasks left the chains
-    Rule     WM-AFF-1, WM-AFF-3
     """
     moved = 0
     if mem[L.AFFINITY + kind] == 0:
@@ -267,8 +262,6 @@ def start_group(mem, slot, kind):
     """Send each member of a group that fits to a worker of its own: READY → RUNNING once.
 
     Members with an affinity come first: no other takes their workers.
-
-    Rule     WM-PLACE-1, WM-PLACE-2, SPEED-DEPTH-2
     """
     members, first = int(mem[slot + L.S_MEMBERS]), members_at(mem, slot)
     step(mem, slot, DISPATCH)
@@ -328,7 +321,6 @@ def dispatch_candidates(mem, kind):
 
     Effects  mailboxes; the task stays PENDING until its end is collected, with one more fan-in until then
     Returns  how many tasks were pre-dispatched
-    Rule     SPEED-AHEAD-1
     """
     moved = 0
     paused = mem[L.READY_ORDER] < mem[L.PREDISPATCH_AFTER] or load(mem, L.RUN_ERROR) != 0
@@ -395,7 +387,6 @@ def pick_for_candidate(mem, slot, kind):
 
     Returns  a worker with a frame left; NO_WORKER also if one that sleeps could start it first: it is
              woken when the task is ready
-    Rule     SPEED-AHEAD-1
     """
     latest, last = 0, NO_WORKER
     edge = edges_at(mem, slot)

@@ -3,6 +3,8 @@
 Each is compiled for one signature, before the fork, and cached on disk. Those that may wait release the
 GIL; those that take well under a microsecond keep it. Most are kernels as they are (`entry_of`), whose
 docstrings say what they do.
+
+Rule     ORCH-TELL-3
 """
 
 from __future__ import annotations
@@ -252,8 +254,6 @@ class Entries:
     """Entries of a module, bound: ``entries().submit_and_pass(mem, …)``.
 
     Stderr is told before and after they are compiled, which takes about a quarter of a minute.
-
-    Rule     ORCH-TELL-3
     """
 
     def __init__(self, module: Mapping[str, Any]) -> None:

@@ -2,7 +2,11 @@
 
 The Scheduler does everything here, that is, the thread that holds the pass lock.
 
-Rule     SCHED-CONSUME-1, SCHED-POISON-3
+Rule     CALL-CANCEL-1, CALL-CANCEL-2, CALL-FAIL-1, CALL-FAIL-3, CALL-FAIL-7, CALL-HAZARD-4, CALL-LIMIT-3,
+         FAIL-OUTCOME-2, FAIL-OUTCOME-3, ORCH-FAIL-1, ORCH-READS-1, ORCH-STATE-2, REMOTE-RETRY-1,
+         SCHED-COMPLETE-1, SCHED-COMPLETE-2, SCHED-COMPLETE-3, SCHED-CONSUME-1, SCHED-POISON-1,
+         SCHED-POISON-2, SCHED-POISON-3, SCHED-POISON-4, SCHED-READY-1, SCHED-READY-2, SCHED-READY-3,
+         SCHED-WIRE-1, SCHED-WIRE-2, SCHED-WIRE-4, SCHED-WIRE-5, SEE-STORY-1, SPEED-AHEAD-1, SPEED-DEPTH-6
 """
 
 from __future__ import annotations
@@ -37,7 +41,6 @@ def wire(mem, slot):
 
     Reads    each producer's state (submit acquired a reference, so none is CONSUMED)
     Effects  the producers' chains of consumers; this task's fan-in
-    Rule     SCHED-WIRE-1, SCHED-WIRE-2, SCHED-WIRE-4, SCHED-WIRE-5, SCHED-READY-1
     """
     mem[slot + L.S_FANIN] = 1
     unsent = 0
@@ -67,8 +70,6 @@ def has_ended(mem, producer):
     """Say whether a later task need not wait for one that has failed.
 
     Where reads are tracked it may stand for earlier ones, which it waits for; so it ends only after them.
-
-    Rule     CALL-HAZARD-4, ORCH-READS-1
     """
     if mem[L.STREAM] == 0 and mem[L.TRACK_READS] == 0:
         return True
@@ -80,7 +81,6 @@ def poison(mem, slot):
 
     Effects  PENDING → FAILED; it releases its producers when the last live one is terminal; a worker that
              has it pre-dispatched must not start it
-    Rule     SCHED-POISON-1, SPEED-AHEAD-1
     """
     if slots.step(mem, slot, slots.POISON) == L.OK:
         mem[L.FAILED_COUNT] += 1
@@ -96,8 +96,6 @@ def fail_with(mem, consumer, producer):
     """Let the consumer of an edge share a producer's failure, unless it only waits for the end.
 
     Effects  of a call also S_ORIGIN: the call that failed by itself, with a reference to it
-
-    Rule     SCHED-POISON-1, CALL-FAIL-1
     """
     if consumer & L.ORDER_ONLY != 0:
         return
@@ -124,7 +122,6 @@ def make_ready(mem, slot):
     """Make a task READY and queue it with its pool, or with the worker it has an affinity for.
 
     Returns  OK, or ILLEGAL with nothing changed if it is not PENDING
-    Rule     ORCH-STATE-2, SCHED-READY-2, SCHED-READY-3
     """
     if slots.step(mem, slot, slots.INPUTS_DONE) != L.OK:
         return L.ILLEGAL
@@ -144,7 +141,6 @@ def may_run_again(mem, slot):
     """Say whether a call that its worker had begun may be run once more, and count that.
 
     Effects  S_RUNS
-    Rule     CALL-LIMIT-3
     """
     word = int(mem[scalars_at(mem, slot) + L.SCALAR_BITS])
     if mem[slot + L.S_ORIGIN] < 0:
@@ -159,7 +155,6 @@ def run_again(mem, slot):
     """Make a call READY again.
 
     Returns  OK, or ILLEGAL with nothing changed if it is not RUNNING
-    Rule     CALL-LIMIT-3
     """
     if slots.step(mem, slot, slots.RUN_AGAIN) != L.OK:
         return L.ILLEGAL
@@ -173,7 +168,6 @@ def call_consumers_back(mem, slot, answer):
     """Have consumers that were pre-dispatched after a task answer that, instead of starting.
 
     Effects  W_SKIP of their frames, S_UNSENT
-    Rule     SPEED-AHEAD-1
     """
     edge = int(mem[slot + L.S_CONSUMERS])
     while edge != L.NONE:
@@ -192,7 +186,6 @@ def complete(mem, slot):
 
     Effects  RUNNING → COMPLETED; consumers released, references to producers and itself released
     Returns  OK, or ILLEGAL with nothing changed
-    Rule     SCHED-COMPLETE-1
     """
     if slots.step(mem, slot, slots.COMPLETE) != L.OK:
         return L.ILLEGAL
@@ -206,7 +199,6 @@ def fail(mem, slot):
     """Fail a task that failed while it ran, or must not run; poison its consumers.
 
     Returns  OK, or ILLEGAL with nothing changed if it is neither READY nor RUNNING
-    Rule     SCHED-COMPLETE-1, REMOTE-RETRY-1
     """
     if slots.step(mem, slot, slots.FAIL) != L.OK:
         return L.ILLEGAL
@@ -222,8 +214,6 @@ def note_cancelled(mem, slot):
     """Note that a call fails because it is cancelled, unless it shares the failure of another.
 
     Effects  of a call S_ORIGIN: it names itself as the call that failed
-
-    Rule     CALL-CANCEL-1
     """
     if mem[L.STREAM] != 0 and mem[slot + L.S_ORIGIN] >= 0:
         mem[slot + L.S_ORIGIN] = -slot
@@ -241,7 +231,6 @@ def cancel_one(mem, slot):
     One that waits for others ends after them, as if it were poisoned.
 
     Returns  whether it is cancelled; else it has failed, or ended, or a worker has it
-    Rule     CALL-CANCEL-1, CALL-CANCEL-2
     """
     state = int(mem[slot + L.S_STATE])
     if state == L.PENDING and not slots.is_in_frame(mem, slot):
@@ -270,7 +259,6 @@ def retire(mem):
     everything downstream without recursion.
 
     Effects  each consumer's fan-in; one reference less on each producer and on the task itself
-    Rule     SCHED-COMPLETE-2, SCHED-COMPLETE-3, SCHED-POISON-1, SCHED-POISON-2
     """
     while mem[L.RETIRING] != L.NONE:
         slot = int(mem[L.RETIRING])
@@ -303,7 +291,6 @@ def settle_failed_call(mem, slot):
     """Say how a call failed that did not fail by itself, and keep what it waited for, for its story.
 
     Effects  S_KIND; EDGE_NEXT, whose chain is over, becomes minus the producer's id, minus 1
-    Rule     CALL-CANCEL-1, SEE-STORY-1
     """
     origin = int(mem[slot + L.S_ORIGIN])
     if origin < 0:
@@ -326,8 +313,6 @@ def keep_failure(mem, outcome, slot, worker, detail):
     """Note how a call failed by itself; the error that it raised is noted with its answer.
 
     Effects  NOTED_CALLS has the call, with a reference, or NOT_NOTED counts it
-
-    Rule     CALL-FAIL-3, CALL-FAIL-7
     """
     noted = int(mem[L.NOTED])
     if noted < L.MOST_NOTED and slots.acquire_ref(mem, slot):
@@ -356,7 +341,6 @@ def note_story(mem, slot):
     This must be now: once the failure is acted on, the references to its producers are gone.
 
     Effects  ERROR_STATE, ERROR_NEEDED, ERROR_NEEDING
-    Rule     SEE-STORY-1
     """
     mem[L.ERROR_STATE] = mem[slot + L.S_STATE]
     mem[L.ERROR_NEEDED] = 0
@@ -378,7 +362,6 @@ def record_error(mem, outcome, slot, worker, detail):
     Effects  the run's error words; with TASK_FAILURE also message and trace from the worker's area,
              because its mailbox is reused before Python reads them
     Ordering the release of RUN_ERROR pairs with the load in `submit_task`
-    Rule     SCHED-POISON-4, ORCH-FAIL-1, FAIL-OUTCOME-2, FAIL-OUTCOME-3, SPEED-DEPTH-6
     """
     if mem[L.STREAM] != 0:
         keep_failure(mem, outcome, slot, worker, detail)

@@ -54,7 +54,7 @@ list or a tree of spans does, but a tile of a matrix is as many spans as it has 
 insertion would cost a logarithm, where a cell costs a hash. Bytes or pages with an owner each would
 cost as much as the data. The rules are CALL-HAZARD and ORCH-READS.
 
-Rule     SEE-NOTE-2
+Rule     CALL-HAZARD-1, CALL-HAZARD-4, ORCH-READS-1, SEE-NOTE-2
 """
 
 from __future__ import annotations
@@ -108,7 +108,6 @@ def has_ended(mem, access):
     """Say whether a later write need not wait for the task of an access.
 
     Ordering the fan-in of a failed task is read after its state, and never rises again
-    Rule     CALL-HAZARD-4
     """
     if is_over(mem, access):
         return True
@@ -336,7 +335,6 @@ def collect_conflicts(mem, words, tensors):
 
     Effects  CONFLICT records from A_CONFLICTS on
     Returns  their number
-    Rule     CALL-HAZARD-1, CALL-HAZARD-4
     """
     conflicts = 0
     for kind in range(2):  # first the tensors that are read: those written are searched for again
@@ -442,7 +440,6 @@ def note_accesses(mem, slot, words, tensors):
 
     Effects  accesses; a reference on the slot for each that writes
     Returns  the chain, through S_LINK, of slots that the caller has to reclaim, or NONE
-    Rule     CALL-HAZARD-4
     """
     consumed = L.NONE
     if mem[L.ACCESS_COUNT] + tensors > mem[L.SWEEP_AT]:
@@ -598,7 +595,6 @@ def drop(mem, access, consumed):
     """Drop a write, or the newest of the reads of the same bytes; the next takes its place.
 
     Returns  the chain of slots to reclaim, with that of the access if it was the last reference
-    Rule     CALL-HAZARD-4
     """
     older, grid = int(mem[access + L.ACCESS_OLDER]), int(mem[access + L.ACCESS_GRID])
     if older != L.NONE:
@@ -648,7 +644,6 @@ def drop_over(mem, consumed):
     """Drop all accesses that are over: a constant number of steps per access, in the long run.
 
     Returns  the chain of slots to reclaim, which begins with the new ones and goes on with `consumed`
-    Rule     CALL-HAZARD-4
     """
     for access in range(int(mem[L.A_ACCESSES]), int(mem[L.ACCESSES_USED]), L.ACCESS_WORDS):
         if mem[access + L.ACCESS_WRITES] >= 0:
@@ -686,8 +681,6 @@ def is_of_host(words, counts, members, callable_word, i):
     """Say whether accesses of a task's tensor `i` are tracked in a run: it is in the host's memory.
 
     Memory of no worker in particular counts as the host's, as in the TensorMap.
-
-    Rule     ORCH-READS-1
     """
     t = i * TENSOR_WORDS
     if not is_tracked(words, t):
@@ -711,7 +704,6 @@ def collect_readers(mem, words, counts, members, callable_word):
     They are noted as conflicts; see `collect_conflicts`.
 
     Returns  their number
-    Rule     ORCH-READS-1
     """
     readers = 0
     for i in range(counts & L.LOW_HALF):
@@ -733,7 +725,6 @@ def note_reads(mem, slot, words):
         the producer of the same bytes came after them    it waits for that, which has waited for them
 
     Effects  accesses, for which `make_access_room` has found room
-    Rule     ORCH-READS-1
     """
     counts, members = int(mem[slot + L.S_COUNTS]), int(mem[slot + L.S_MEMBERS])
     word, tensors = int(mem[slot + L.S_CALLABLE]), counts & L.LOW_HALF

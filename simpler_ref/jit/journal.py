@@ -11,6 +11,8 @@ until it is asked to write what there is.
     worker             JOURNALS_OF_WORKERS + its number
 
 Callers look at TRACING first, so that a note costs nothing while no trace is taken.
+
+Rule     SEE-FILE-4, SEE-NOTE-2, SEE-NOTE-3, SEE-ON-1
 """
 
 from __future__ import annotations
@@ -38,7 +40,6 @@ def note(mem, journal, what, task, time, value):
 
     Ordering the release of J_PUSHED pairs with the load in `collect_one`
     Effects  the journal; each time a part of it has filled, the collector is woken
-    Rule     SEE-NOTE-2, SEE-NOTE-3
     """
     stay_aside()
     at = journal_at(mem, journal)
@@ -150,8 +151,6 @@ def begin_trace(mem, what):
     """Have notes made from now on; tasks are numbered from 1 (no run is in progress).
 
     Notes that are left from an earlier trace are forgotten. No collector runs.
-
-    Rule     SEE-ON-1, SEE-NOTE-3
     """
     for journal in range(L.JOURNALS_OF_WORKERS + mem[L.WORKERS]):
         at = journal_at(mem, journal)
@@ -193,7 +192,6 @@ def collect_one(mem, fd, journal, last):
     Ordering the load of J_PUSHED pairs with the release in `note`; the release of J_TAKEN with the load
              there
     Returns  OK, or minus the number of the system's error
-    Rule     SEE-FILE-4
     """
     at = journal_at(mem, journal)
     taken, pushed = int(mem[at + L.J_TAKEN]), load(mem, at + L.J_PUSHED)
@@ -229,7 +227,6 @@ def collector_loop(mem, fd):
 
     Returns  OK when it was asked to return, and all that was noted before is written; else minus the
              number of the system's error
-    Rule     SEE-FILE-4
     """
     while True:
         asked = load(mem, L.COLLECTOR_ASKED)

@@ -21,6 +21,8 @@ others can write is not used.
 
 Who finds all kernels compiled does not import numba. With ``NUMBA_DISABLE_JIT=1`` an entry is the
 function itself.
+
+Rule     SPEED-KEEP-1, SPEED-KEEP-2, SPEED-KEEP-7
 """
 
 from __future__ import annotations
@@ -254,8 +256,6 @@ class _Compiled:
     """Entries that are compiled together, and kept on disk in one file.
 
     What LLVM does with a kernel, it does once, although many entries call it.
-
-    Rule     SPEED-KEEP-1, SPEED-KEEP-2, SPEED-KEEP-7
     """
 
     def __init__(self, entries: Sequence[Entry], in_two: bool = False) -> None:

@@ -5,6 +5,8 @@ compiled for other arguments. It has the calling convention of numba's functions
 raises, the calling kernel keeps numba's address (`atomics.run_leaf`), and `raise_error` raises it.
 
 Only who has compiled code imports this module, and with it numba; kernels do not.
+
+Rule     FLOW-SCALAR-1
 """
 
 from __future__ import annotations
@@ -130,10 +132,7 @@ else:
 
     @numba.njit(nogil=True, error_model="numpy")
     def as_float(bits, kind):
-        """Return a scalar as a float; bits without a kind count as one.
-
-        Rule     FLOW-SCALAR-1
-        """
+        """Return a scalar as a float; bits without a kind count as one."""
         if kind == L.SIGNED:
             return np.float64(bits)
         if kind == L.UNSIGNED:

@@ -43,6 +43,10 @@ given to no task before that.
 Why not a queue of bytes, or a pipe: with a word for each turn, an idle worker costs nothing, a sent
 task costs six or seven cache lines and no system call, and what a dead process has half written is
 never mistaken for something whole. The documents' rules are SCHED-MAIL and WM-MAIL.
+
+Rule     CALL-WORKER-4, FLOW-ARGS-1, FLOW-ARGS-2, FLOW-ARGS-4, FLOW-ID-5, FLOW-SCALAR-1, ORCH-INV-2,
+         SCHED-DEATH-1, SCHED-DISPATCH-1, SCHED-MAIL-1, SCHED-MAIL-2, SCHED-MAIL-3, SCHED-MAIL-9,
+         SCHED-MAIL-10, SCHED-PASS-4, WM-CLAIM-1, WM-MAIL-1, WM-MAIL-2, WM-MAIL-3, WM-STOP-3
 """
 
 from __future__ import annotations
@@ -107,8 +111,6 @@ def encode(mem, frame, slot, counts, tensors, scalars):
     Reads    the slot's callable word; its body at `tensors` and `scalars`
     Effects  the mailbox except its state; configuration and digest only if they differ; beside it the
              kinds of the scalars, and the sizes that go with the configuration
-    Rule     SCHED-MAIL-1, SCHED-PASS-4, FLOW-ARGS-1, FLOW-ARGS-2, FLOW-ID-5, WM-MAIL-1, WM-MAIL-2,
-             ORCH-INV-2
     """
     box = frame + L.W_MAILBOX
     config = config_of(mem, slot)
@@ -140,8 +142,6 @@ def encode_scalars(mem, frame, to, scalars, count):
     """Write the scalars of a frame, and their kinds beside the mailbox.
 
     The line of the kinds stays in the worker's cache if they have not changed.
-
-    Rule     FLOW-SCALAR-1
     """
     kinds = 0
     for k in range(count):
@@ -167,7 +167,6 @@ def decode(mem, frame):
     Reads    the counts, once
     Effects  W_COUNTS and W_SCALARS_AT, the only words that it writes
     Returns  OK; or MALFORMED if a count is negative, or both together exceed the mailbox
-    Rule     FLOW-ARGS-4, SCHED-MAIL-10
     """
     counts = int(mem[frame + L.W_MAILBOX + L.MAIL_COUNTS])
     tensors, scalars = counts & L.LOW_HALF, counts >> L.HALF
@@ -185,7 +184,6 @@ def publish(mem, w, state_word, state):
 
     Ordering the exchange pairs with the load of the state in `receive`; it also separates this store from
              the load of W_PARKED, see the module's docstring
-    Rule     SCHED-DISPATCH-1, SCHED-MAIL-2, SCHED-MAIL-3
     """
     exchange(mem, state_word, state)
     if load_sc(mem, w + L.W_PARKED) != 0:
@@ -219,7 +217,6 @@ def mark_dead(mem, worker, code):
 
     Ordering the exchange and the two of the state pair with those in `publish` and `await_control`: the
              request finds SHUTDOWN, or the requester sees W_DEATH
-    Rule     SCHED-DEATH-1
     """
     w = worker_at(mem, worker)
     exchange(mem, w + L.W_DEATH, code + L.DEATH_BIAS)
@@ -237,8 +234,6 @@ def request_stop(mem, worker):
 
     A worker that has read that word before, and is about to sleep on its mailbox state, must not: the
     state becomes SHUTDOWN. One that has a task or a control request looks again when that is done.
-
-    Rule     SCHED-MAIL-9, WM-STOP-3
     """
     w = worker_at(mem, worker)
     state_word = awaited(mem, w)
@@ -258,8 +253,6 @@ def empty_mailbox(mem, worker):
     """Clear a worker's words for a fresh process (no process serves them now).
 
     The calls that wait for this worker go to its successor.
-
-    Rule     CALL-WORKER-4
     """
     w = block = worker_at(mem, worker)
     first, last = mem[w + L.W_AFFINITY], mem[w + L.W_AFFINITY + 1]
@@ -275,8 +268,6 @@ def make_idle(mem, w):
     """Set a mailbox that neither a task nor a request uses to IDLE, unless its worker must stop.
 
     A worker about to sleep must not find the IDLE that it saw before SHUTDOWN.
-
-    Rule     WM-STOP-3
     """
     word = load(mem, awaited(mem, w))
     if word & STATE_MASK != L.SHUTDOWN:
@@ -287,7 +278,6 @@ def grant_claim(mem, w):
     """Grant a claimed worker's mailbox, which no task uses, to the requester.
 
     Effects  the mailbox is IDLE; the requester is woken (the caller holds the pass lock)
-    Rule     WM-CLAIM-1
     """
     make_idle(mem, w)
     store(mem, w + L.W_CLAIM, L.CLAIM_GRANTED)
@@ -299,7 +289,6 @@ def request_control(mem, worker, timeout_ns):
 
     Returns  the worker's error code; ILLEGAL when it died, TIMED_OUT, or INTERRUPTED by a signal
              (call `await_control` then)
-    Rule     WM-MAIL-3
     """
     w = worker_at(mem, worker)
     publish(mem, w, awaited(mem, w), L.CONTROL_REQUEST)

@@ -15,6 +15,8 @@ variables.
 
 Each op makes the call that an orchestration function would make. `ProgramWriter` and `repeated` are plain
 Python and numpy, for recordings and for many submits in one call. Only this module knows an op's words.
+
+Rule     SPEED-MANY-1, SPEED-MANY-5, SPEED-REPLAY-2
 """
 
 from __future__ import annotations
@@ -62,7 +64,6 @@ def run_program(mem, program, variables):
 
     Effects  those of the ops; PROGRAM_AT: the op that comes next, or that was refused
     Returns  OK at the end, MORE after a slice; or the code an op was refused with
-    Rule     SPEED-MANY-1, SPEED-REPLAY-2
     """
     left = L.PROGRAM_SLICE
     code = L.OK
@@ -137,7 +138,6 @@ def run_submit(mem, program, variables, at, shift):
     `shift` is added to the index of each variable.
 
     Returns  OK, or the code it was refused with
-    Rule     SPEED-MANY-5
     """
     patches = int(program[at + OP_PATCHES])
     end = at + (int(program[at + OP_KIND]) >> 8) - patches * PATCH_WORDS

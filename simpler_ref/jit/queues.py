@@ -8,7 +8,8 @@ consumed    a chain, Scheduler → Orch, passed on under the pass lock
 
 A ready chain is two words, its oldest task and, unless that is NONE, its newest.
 
-Rule     ORCH-BACK-6, SCHED-CONSUME-1, SCHED-CONSUME-2, SCHED-READY-3, WM-AFF-4
+Rule     ORCH-BACK-6, ORCH-SUBMIT-6, SCHED-CONSUME-1, SCHED-CONSUME-2, SCHED-READY-3, SCHED-WIRE-1,
+         SPEED-AHEAD-1, WM-AFF-4
 """
 
 from __future__ import annotations
@@ -31,7 +32,6 @@ def push_wiring(mem, slot):
 
     Ordering the release of WIRING_PUSHED pairs with the load in `pop_wiring`: a reader of the entry
              sees the whole slot
-    Rule     ORCH-SUBMIT-6
     """
     pushed = int(mem[L.WIRING_PUSHED])
     mem[int(mem[L.A_WIRING]) + (pushed & WIRING_MASK)] = slot
@@ -42,7 +42,6 @@ def pop_wiring(mem):
     """Take the oldest submitted task, or NONE.
 
     Ordering the release of WIRING_TAKEN pairs with the load in `wiring_full`: the entry is free
-    Rule     SCHED-WIRE-1
     """
     taken = int(mem[L.WIRING_TAKEN])
     if taken == load(mem, L.WIRING_PUSHED):
@@ -116,8 +115,6 @@ def push_candidate(mem, slot):
     """Note a task whose live producers are all in frames. A full array drops it: it is a hint.
 
     Endpoints run several calls at a time, so a call that waits in a frame there could only be in the way.
-
-    Rule     SPEED-AHEAD-1
     """
     kind = kind_of(mem, slot)
     tail = int(mem[L.CANDIDATES_TAIL + kind])

@@ -47,7 +47,9 @@ lock per task cost more than the task; a stack per scope would be as fast, but t
 order and scopes end before their tasks. The documents' rules for all of this are ORCH-RING and
 ORCH-WINDOW.
 
-Rule     ORCH-RING-4
+Rule     ORCH-RING-1, ORCH-RING-3, ORCH-RING-4, ORCH-RING-5, ORCH-RING-6, ORCH-RING-8, ORCH-RING-9,
+         ORCH-RING-10, ORCH-RING-11, ORCH-RING-12, ORCH-RING-13, ORCH-RING-14, ORCH-SCOPE-1, ORCH-SUBMIT-1,
+         ORCH-WINDOW-1, ORCH-WINDOW-2, ORCH-WINDOW-3, ORCH-WINDOW-5, ORCH-WINDOW-6
 """
 
 from __future__ import annotations
@@ -70,8 +72,6 @@ def ring_of_depth(mem, depth):
     """Return the ring of a 0-based scope depth: the depth itself, at most the last ring.
 
     Without an open scope (depth -1) it is the first.
-
-    Rule     ORCH-RING-3, ORCH-SCOPE-1, ORCH-WINDOW-2
     """
     return max(0, min(depth, int(mem[L.RINGS]) - 1))
 
@@ -83,8 +83,6 @@ def alloc(mem, nbytes, depth):
     Effects  next_task_id, LIVE, the ring's cursors and FIFO; the slot's id and position in the FIFO
     Returns  the slot; or WOULD_BLOCK (no slot or no room) or TOO_LARGE (exceeds the ring), with
              nothing changed. The slab, if any, ends at the ring's cursor.
-    Rule     ORCH-RING-1, ORCH-RING-5, ORCH-RING-6, ORCH-RING-8, ORCH-RING-10, ORCH-RING-11, ORCH-RING-12,
-             ORCH-RING-13, ORCH-WINDOW-1, ORCH-WINDOW-3, ORCH-WINDOW-5, ORCH-WINDOW-6, ORCH-SUBMIT-1
     """
     ring = ring_of_depth(mem, depth)
     r = RING_BLOCK + ring * LINE
@@ -152,7 +150,6 @@ def make_fifo_room(mem, ring):
     over its end. Half of the capacity is free afterwards, so the cost per allocation is constant.
 
     Effects  the ring's FIFO, and its live slots' positions in it
-    Rule     ORCH-WINDOW-6, ORCH-RING-9
     """
     r = RING_BLOCK + ring * LINE
     last = int(mem[r + L.R_ALIVE])
@@ -201,7 +198,6 @@ def release(mem, slot):
 
     Effects  the ring's tail and last_alive; LIVE; the slot joins the free list
     Failure  none: the caller owns the slot (CONSUMED)
-    Rule     ORCH-RING-9, ORCH-RING-13
     """
     ring = int(mem[slot + L.S_RING]) & 7
     position = int(mem[slot + L.S_RING]) >> 3
@@ -244,7 +240,6 @@ def reset_to_empty(mem):
     """Forget every task: ids start at 0 again, every ring is empty, every slot is free.
 
     Ordering the release of IDS_BEFORE comes after NEXT_TASK_ID: who adds the two counts no id twice
-    Rule     ORCH-RING-14
     """
     given = int(mem[L.NEXT_TASK_ID])
     mem[L.TRACED_FROM] += given

@@ -46,8 +46,12 @@ Why not a thread that does nothing else: an answer would take two wake-ups inste
 µs each on a virtual machine, and with two workers on two cores it would keep one of them from
 running.
 
-Rule     CALL-FAIL-4, CALL-FAIL-7, FAIL-AGAIN-1, ORCH-RUN-5, SCHED-CANCEL-1, SCHED-CANCEL-2,
-         SCHED-CANCEL-4, SCHED-DEATH-1, SCHED-DEATH-2, SCHED-WAKE-1, SPEED-DEPTH-6, WM-MAIL-2, WM-PLACE-4
+Rule     CALL-CANCEL-1, CALL-FAIL-4, CALL-FAIL-7, CALL-FAR-10, FAIL-AGAIN-1, ORCH-BACK-1, ORCH-BACK-3,
+         ORCH-DRAIN-1, ORCH-INV-1, ORCH-RUN-4, ORCH-RUN-5, REMOTE-RETRY-1, SCHED-CANCEL-1, SCHED-CANCEL-2,
+         SCHED-CANCEL-4, SCHED-CONSUME-2, SCHED-DEATH-1, SCHED-DEATH-2, SCHED-DEATH-3, SCHED-PASS-1,
+         SCHED-PASS-2, SCHED-PASS-3, SCHED-WAKE-1, SCHED-WAKE-2, SCHED-WAKE-3, SCHED-WAKE-4, SCHED-WAKE-5,
+         SCHED-WAKE-7, SPEED-DEPTH-6, SPEED-MANY-7, SPEED-WAIT-2, SPEED-WAIT-13, WM-CLAIM-1, WM-CLAIM-2,
+         WM-CLAIM-3, WM-CLAIM-4, WM-CTRL-4, WM-LOOP-1, WM-MAIL-2, WM-MAIL-4, WM-PLACE-4, WM-POOL-3
 """
 
 from __future__ import annotations
@@ -89,7 +93,6 @@ def try_lock(mem):
     """Become the Scheduler if no other thread is; never wait.
 
     Ordering the exchange pairs with the release in `unlock`: the holder sees all that the last one wrote
-    Rule     SCHED-PASS-2
     """
     return load(mem, L.PASS_LOCK) == 0 and compare_exchange(mem, L.PASS_LOCK, 0, 1)
 
@@ -111,7 +114,6 @@ def hand_over(mem):
     Effects  if there are ready tasks: MAY_MOVE, and sleeping threads are woken
     Ordering the fence pairs with those before parking: a thread about to park sees MAY_MOVE, or this one
              sees it parked
-    Rule     SCHED-WAKE-1
     """
     waiting = has_ready(mem, 0) or has_ready(mem, 1)
     if waiting:
@@ -130,7 +132,6 @@ def scheduler_pass(mem):
 
     Effects  MAY_MOVE: whether what has ended has left ready tasks that it has not dispatched
     Returns  how much moved; 0 means that nothing can until an event comes
-    Rule     SCHED-PASS-1, WM-POOL-3
     """
     moved = 0
     if load(mem, L.DEATHS) != mem[L.DEATHS_SEEN]:
@@ -173,7 +174,6 @@ def has_work(mem):
     A deferred task does not count, see `any_deferred`.
 
     Reads    hints only, none used as an offset except W_HEAD, which always names a frame
-    Rule     SCHED-WAKE-2, SCHED-PASS-2
     """
     if mem[L.WIRING_TAKEN] != load(mem, L.WIRING_PUSHED):
         return True
@@ -200,8 +200,6 @@ def may_miss_an_end(mem):
     A worker that has another frame goes on to it without waking anyone: the next pass collects, but the
     Orch thread may stay away. A worker without a task reports an uncollected end, so nothing is missed
     while all workers have tasks; nor while no task waits, since a task in a frame starts without a pass.
-
-    Rule     SCHED-WAKE-7
     """
     if mem[L.MAY_MOVE] != 0:
         return True
@@ -217,7 +215,6 @@ def orch_pass(mem):
     The Scheduler thread goes on standby: it sees that the Orch thread is here.
 
     Returns  how much moved, or -1 if another thread holds the lock
-    Rule     SCHED-PASS-2, SCHED-PASS-3, SCHED-CONSUME-2, ORCH-INV-1
     """
     mem[L.ORCH_PASSES] += 1
     if not try_lock(mem):
@@ -271,7 +268,6 @@ def show_up(mem):
     """Say that the Orch thread is here, and on which core; an active Scheduler thread goes on standby.
 
     Effects  ORCH_CORE
-    Rule     SPEED-WAIT-13
     """
     core = core_here() + 1
     if mem[L.ORCH_CORE] != core:
@@ -290,7 +286,6 @@ def pass_in_bulk(mem, slot):
     Ordering the fence pairs with the one in `scheduler_loop`, before it looks for work: that thread sees
              the entry in the wiring queue, or this one sees the worker whose task was collected; the
              same for a producer whose end `has_to_wait` does not see
-    Rule     SCHED-WAKE-7, SPEED-MANY-7
     """
     fence()
     look = mem[L.WIRING_PUSHED] % L.LOOK_EVERY == 0
@@ -414,7 +409,6 @@ def have_ended(mem, ended):
     """Say whether `ended` tasks of the run are terminal; never if it is negative.
 
     Reads    a hint that only grows during a run; a thread that takes the lock afterwards sees the results
-    Rule     ORCH-DRAIN-1
     """
     return 0 <= ended <= ended_tasks(mem)
 
@@ -433,7 +427,6 @@ def help_until(mem, live, ended, taken, call, slice_ns):
     since, there is room.
 
     Returns  OK; TIMED_OUT when `slice_ns` are over; INTERRUPTED when a signal came; WANTED
-    Rule     ORCH-BACK-1, ORCH-BACK-3, ORCH-RUN-4, SCHED-WAKE-5
     """
     start = now_ns()
     quiet_since = 0
@@ -515,7 +508,6 @@ def keeps_core(mem, waited):
     counts it down.
 
     Effects  ORCH_KEEPS
-    Rule     SPEED-WAIT-2
     """
     if mem[L.BUSY] > mem[L.CORES] or mem[L.STUCK_SINCE] != 0 or mem[L.STUCK_SINCE + 1] != 0:
         return False
@@ -579,7 +571,6 @@ def scheduler_loop(mem, timer_ns):
 
     Returns  OK at the end; STUCK when a group has waited for its workers for STUCK_NS: the caller should
              warn, and call again
-    Rule     SCHED-WAKE-2, SCHED-WAKE-3, SCHED-WAKE-4, SCHED-WAKE-7
     """
     seen = -1
     slept = 0
@@ -648,8 +639,6 @@ def set_usable(mem, worker, usable):
     """Admit a worker that posted INIT_DONE to its pool, or clear a dead one's words for its successor.
 
     Between runs the lock is free except during an empty pass.
-
-    Rule     WM-LOOP-1, SCHED-DEATH-3
     """
     become_scheduler(mem)
     w = worker_at(mem, worker)
@@ -671,7 +660,6 @@ def forgive(mem, slot):
     """Have a task that has failed count as done.
 
     Returns  OK, or ILLEGAL with nothing changed if it is not FAILED
-    Rule     REMOTE-RETRY-1
     """
     return step(mem, slot, FORGIVE)
 
@@ -681,7 +669,6 @@ def forgive_all(mem):
 
     Effects  FAILED → COMPLETED, so that tasks which are submitted now do not wait for those, or share
              their failure; the run's error and counts
-    Rule     REMOTE-RETRY-1
     """
     slot, used = int(mem[L.A_SLOTS]), int(mem[L.SLOTS_USED])
     become_scheduler(mem)
@@ -721,7 +708,6 @@ def hand_on(mem, worker, other, stays_lost):
 
     Effects  S_CALLABLE of the oldest such task, which moves behind those of the other worker
     Returns  whether there was one
-    Rule     CALL-FAR-10
     """
     become_scheduler(mem)
     slot = int(mem[worker_at(mem, worker) + L.W_AFFINITY])
@@ -762,7 +748,6 @@ def cancel_call(mem, slot):
     It may still wait to be wired, so that is done first. A pass has to follow.
 
     Returns  whether it is cancelled
-    Rule     CALL-CANCEL-1
     """
     become_scheduler(mem)
     wire_all(mem)
@@ -778,7 +763,6 @@ def claim_mailbox(mem, worker, timeout_ns):
     One thread at a time claims a worker. Nothing is dispatched to it from the call on.
 
     Returns  OK; or, without a claim, ILLEGAL when it is dead, TIMED_OUT, or INTERRUPTED by a signal
-    Rule     WM-CLAIM-1, WM-CLAIM-2, WM-CLAIM-4
     """
     w = worker_at(mem, worker)
     until = now_ns() + timeout_ns
@@ -814,8 +798,6 @@ def release_mailbox(mem, worker):
 
     The request may have changed the meaning of an index, and has overwritten words of a task: the next
     task in each frame is sent with digest and configuration.
-
-    Rule     WM-CLAIM-2, WM-CLAIM-3, WM-MAIL-4
     """
     w = worker_at(mem, worker)
     become_scheduler(mem)
@@ -837,7 +819,6 @@ def abandon_mailbox(mem, worker):
     """Remove a worker that does not answer from its pool, with the request in its mailbox.
 
     Effects  tasks that need this worker fail instead of waiting
-    Rule     WM-CTRL-4
     """
     w = worker_at(mem, worker)
     become_scheduler(mem)

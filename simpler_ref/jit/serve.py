@@ -3,7 +3,10 @@
 A worker spins for SPIN_NS, then announces that it sleeps and looks once more, as described in the mailbox
 module. After an answer it wakes the thread that sleeps until then.
 
-Rule     CALL-COMPILED-1, SCHED-WAKE-5, SCHED-WAKE-7, SEE-NOTE-2, SEE-TOP-1, WM-LOOP-1
+Rule     CALL-COMPILED-1, REMOTE-AHEAD-1, REMOTE-AHEAD-2, REMOTE-AHEAD-7, SCHED-COMPLETE-5, SCHED-MAIL-2,
+         SCHED-MAIL-3, SCHED-MAIL-4, SCHED-MAIL-8, SCHED-MAIL-9, SCHED-WAKE-1, SCHED-WAKE-5, SCHED-WAKE-7,
+         SEE-NOTE-2, SEE-TOP-1, SPEED-AHEAD-1, SPEED-DEPTH-1, SPEED-DEPTH-2, SPEED-DEPTH-6, SPEED-LEAF-1,
+         SPEED-WAIT-2, WM-DONE-3, WM-LOOP-1
 """
 
 from __future__ import annotations
@@ -42,8 +45,6 @@ def announce_done(mem, w):
     """Wake the thread that has to collect a completion of this worker.
 
     A Scheduler thread on standby sleeps on: the Orch thread is running passes.
-
-    Rule     SCHED-WAKE-1
     """
     if load_sc(mem, L.PARK_ORCH) != 0:
         notify_as_worker(mem, w, L.PARK_ORCH)
@@ -66,7 +67,6 @@ def post(mem, w, state, error):
     """Write the worker's answer: state and error code in one store (worker side).
 
     Ordering the exchange pairs with the load in `collect`: results are visible before TASK_DONE
-    Rule     SCHED-MAIL-3, SCHED-COMPLETE-5
     """
     exchange(mem, served(mem, w), state | error << L.HALF)
 
@@ -78,7 +78,6 @@ def post_done(mem, w, outcome):
              nor 0, so the death of a worker in between is not one before its task
     Ordering the release of W_ENDED pairs with the load in `may_start`: a worker that sees the end sees
              the results; and a thread that sees that worker's answer sees this one
-    Rule     SCHED-MAIL-2, SPEED-DEPTH-2
     """
     if unlikely(mem[L.TRACING] != 0) and mem[w + L.W_BEGAN] != 0:
         note_ran(mem, w, outcome)
@@ -116,8 +115,6 @@ def resolve(mem, w):
 
     A local slot, which Python calls, has the number of the frame in the upper half. MALFORMED is a task
     whose arguments `decode` refuses.
-
-    Rule     SCHED-MAIL-4
     """
     at = int(mem[w + L.W_AT])
     if decode(mem, w + at) != L.OK:
@@ -180,7 +177,6 @@ def may_start(mem, frame):
     was a success, it has set W_SKIP before.
 
     Returns  OK; WOULD_BLOCK if not all have ended; or the answer instead of starting, SKIPPED or RETURNED
-    Rule     SPEED-AHEAD-1
     """
     answer = L.OK
     at = frame + L.W_WAIT_FOR
@@ -208,8 +204,6 @@ def may_follow(mem, w, frame):
 
     Those of other workers that it was to wait for have ended well. Nothing returns it then, and it is
     skipped only if one in front of it fails, or the run is cancelled.
-
-    Rule     REMOTE-AHEAD-2, REMOTE-AHEAD-7
     """
     at = frame + L.W_WAIT_FOR
     for _ in range(mem[frame + L.W_WAITS]):
@@ -231,7 +225,6 @@ def task_ahead(mem, worker, distance, may_wait):
     Returns  its ticket: how often its frame was filled, and the number of the frame; that of the current
              task for 0; else NONE
     Ordering the load of the state pairs with the store in `send`: the frame is as it was sent
-    Rule     REMOTE-AHEAD-1, REMOTE-AHEAD-2, REMOTE-AHEAD-7
     """
     w = worker_at(mem, worker)
     at = int(mem[w + L.W_AT])
@@ -260,7 +253,6 @@ def look_out(mem, worker, frame, filled):
     It may return before that.
 
     Ordering like `park_and_receive`, with W_LOOKOUT and W_FILLED for W_PARKED and the state
-    Rule     SPEED-DEPTH-1
     """
     w = worker_at(mem, worker)
     prepare(mem, w + L.W_LOOKOUT, 1)
@@ -280,7 +272,6 @@ def receive(mem, worker):
     spin budgets is returned.
 
     Returns  the callable (see `resolve`), CONTROL, STOP, or PARK when the time is up
-    Rule     SCHED-MAIL-8, SCHED-MAIL-9, SPEED-WAIT-2, SPEED-DEPTH-6
     """
     w = worker_at(mem, worker)
     start = 0
@@ -353,7 +344,6 @@ def run_leaves(mem, worker):
 
     Returns  the first result of `receive` other than COMPILED; or, with the task not answered, MISMATCH,
              or RAISED with W_LEAF set
-    Rule     SPEED-LEAF-1, WM-DONE-3
     """
     w = worker_at(mem, worker)
     layouts = address_of(mem, mem[L.A_LAYOUTS])

@@ -10,6 +10,8 @@ The release that makes released reach total + 1 moves the slot to CONSUMED; both
 word, so exactly one releaser sees that, and a later `acquire_ref` is refused. Submit acquires a reference
 before the edge exists: otherwise the producer could complete, lose its scope and have its slab reused
 while the consumer's entry still waits in the wiring queue.
+
+Rule     ORCH-PIN-1, ORCH-PIN-3, ORCH-STATE-1, ORCH-STATE-3, ORCH-STATE-4, SCHED-CONSUME-1, SEE-NOTE-2
 """
 
 from __future__ import annotations
@@ -116,7 +118,6 @@ def step(mem, slot, event):
     Ordering release, for readers outside; between Orch and Scheduler the wiring queue and the pass lock
              order it
     Returns  OK, or ILLEGAL with nothing changed if the table has no such step from the slot's state
-    Rule     ORCH-STATE-1, SEE-NOTE-2
     """
     if STARTS[event] >> int(mem[slot + L.S_STATE]) & 1 == 0:
         return L.ILLEGAL
@@ -132,7 +133,6 @@ def acquire_ref(mem, producer):
     Ordering the exchange pairs with the add in `release_ref`: of an acquired reference and the last
              release, one comes first, and both sides agree which
     Returns  whether the reference was acquired
-    Rule     ORCH-PIN-1, ORCH-PIN-3
     """
     while True:
         word = load(mem, producer + L.S_FANOUT)
@@ -149,7 +149,6 @@ def release_ref(mem, slot):
     are released. One add of both counts in one word tells exactly one of them that it was the last.
 
     Returns  whether this call consumed the slot: the caller must then have it reclaimed
-    Rule     ORCH-STATE-3, ORCH-STATE-4, SCHED-CONSUME-1
     """
     word = fetch_add(mem, slot + L.S_FANOUT, L.FANOUT_RELEASE)
     if (word >> L.HALF) + 1 != (word & L.FANOUT_TOTAL_MASK) + 1:

@@ -50,8 +50,16 @@ A Worker with `track_reads`, and every stream of calls, order writers after read
 time), depends on others through its tensors and through the futures among its scalars, and keeps its
 own outcome: its value, or how it failed, in S_VALUE and S_KIND, until its future drops it.
 
-Rule     CALL-FUTURE-4, CALL-HAZARD-4, CALL-VALUE-4, FLOW-ARGS-2, ORCH-MAP-6, ORCH-MAP-7, ORCH-MISUSE-5,
-         ORCH-SCOPE-8, SCHED-CANCEL-1, SCHED-CANCEL-4, SEE-NOTE-2, WM-CHIP-4, WM-GROUP-6, WM-GROUP-7
+Rule     CALL-FAIL-1, CALL-FUTURE-4, CALL-HAZARD-4, CALL-STREAM-1, CALL-STREAM-2, CALL-STREAM-8,
+         CALL-VALUE-4, FLAG-CHIP-6, FLOW-ARGS-1, FLOW-ARGS-2, FLOW-ARGS-3, FLOW-LAYOUT-3, ORCH-ALLOC-1,
+         ORCH-ALLOC-2, ORCH-ALLOC-3, ORCH-ALLOC-5, ORCH-ALLOC-6, ORCH-ALLOC-7, ORCH-AUTO-2, ORCH-AUTO-4,
+         ORCH-DEDUP-1, ORCH-DEDUP-2, ORCH-DEDUP-3, ORCH-FAIL-2, ORCH-INV-4, ORCH-MAP-2, ORCH-MAP-3,
+         ORCH-MAP-4, ORCH-MAP-5, ORCH-MAP-6, ORCH-MAP-7, ORCH-MISUSE-1, ORCH-MISUSE-5, ORCH-PIN-1,
+         ORCH-PIN-2, ORCH-READS-1, ORCH-SCOPE-3, ORCH-SCOPE-5, ORCH-SCOPE-6, ORCH-SCOPE-7, ORCH-SCOPE-8,
+         ORCH-STATE-6, ORCH-SUBMIT-1, ORCH-SUBMIT-2, ORCH-SUBMIT-3, ORCH-SUBMIT-4, ORCH-SUBMIT-5,
+         ORCH-SUBMIT-6, ORCH-SUBMIT-7, ORCH-TAG-2, ORCH-TAG-3, ORCH-TAG-4, ORCH-TAG-5, ORCH-TAG-7,
+         SCHED-CANCEL-1, SCHED-CANCEL-4, SCHED-CONSUME-2, SEE-NOTE-2, WM-CHIP-4, WM-GROUP-1, WM-GROUP-3,
+         WM-GROUP-4, WM-GROUP-5, WM-GROUP-6, WM-GROUP-7
 """
 
 from __future__ import annotations
@@ -221,8 +229,6 @@ def submit_task(mem, callable_word, counts, members, words):
     Effects  a slot (PENDING), its slabs, the TensorMap, the producers' references, the wiring queue
     Returns  the slot, with AUTO_OUTPUT set if it provided memory; or, with nothing changed, RUN_FAILED,
              WOULD_BLOCK, TOO_LARGE, TOO_MANY_ARGS, or ILLEGAL if the words are invalid
-    Rule     ORCH-SUBMIT-1, ORCH-SUBMIT-2, ORCH-SUBMIT-3, ORCH-SUBMIT-4, ORCH-SUBMIT-5, ORCH-SUBMIT-6,
-             ORCH-SUBMIT-7, ORCH-MISUSE-1, ORCH-FAIL-2, ORCH-INV-4, WM-GROUP-1, ORCH-READS-1
     """
     if load(mem, L.RUN_ERROR) != 0:
         return L.RUN_FAILED
@@ -283,8 +289,6 @@ def are_there(mem, words, counts, members):
 
     Members must name workers that exist. The words may be bytes of any length: nothing past their end is
     read.
-
-    Rule     ORCH-MISUSE-1
     """
     tensors, scalars = counts & L.LOW_HALF, counts >> L.HALF
     if scalars < 0 or members < 0 or members > len(words):
@@ -307,8 +311,6 @@ def has_bytes(words, t):
     """Say whether a tensor has an element type, at most five dimensions, and fewer than TOO_MANY_BYTES.
 
     One that a layout describes says so in place of both.
-
-    Rule     ORCH-MISUSE-1, FLOW-LAYOUT-3
     """
     dims = int(words[t + L.TENSOR_DIMS]) >> L.HALF
     kind = int(words[t + L.TENSOR_KIND]) & L.TENSOR_DTYPE_MASK
@@ -343,8 +345,6 @@ def store_arguments(mem, slot, words, slab_bytes):
     """Copy everything into the slot, tensors without their tags; carve the slabs of the outputs.
 
     Marks stay on what next-level workers get: chips dump by them.
-
-    Rule     ORCH-SUBMIT-2, ORCH-AUTO-2, ORCH-AUTO-4, FLOW-ARGS-1, FLOW-ARGS-3, WM-GROUP-5, FLAG-CHIP-6
     """
     counts = int(mem[slot + L.S_COUNTS])
     tensors = counts & L.LOW_HALF
@@ -380,7 +380,6 @@ def find_producers(mem, slot, words):
     Effects  an edge per producer and owner in the slot's body; a reference on each (D3); the run's
              count of producers found
     Returns  the number of edges
-    Rule     ORCH-DEDUP-3, ORCH-MAP-2, ORCH-TAG-3, ORCH-TAG-7, ORCH-ALLOC-7, WM-GROUP-3
     """
     stamp = int(mem[slot + L.S_ID]) + 1
     at = tensors_at(mem, slot)
@@ -411,7 +410,6 @@ def add_readers(mem, slot, words, edges, readers):
 
     Effects  an edge for each that it does not wait for anyway
     Returns  the number of edges
-    Rule     ORCH-READS-1
     """
     stamp = int(mem[slot + L.S_ID]) + 1
     first = edges_at(mem, slot)
@@ -433,7 +431,6 @@ def add_edge(mem, first, edges, producer, stamp, consumer):
 
     Effects  the edge after the first `edges`; the run's count of producers found
     Returns  the number of edges added, 0 or 1
-    Rule     ORCH-DEDUP-1, ORCH-DEDUP-2, ORCH-PIN-1, ORCH-PIN-2, WM-GROUP-4
     """
     if mem[producer + L.S_SEEN] == stamp:
         if consumer != L.NONE:
@@ -512,7 +509,6 @@ def register_outputs(mem, slot, words):
     """Make the task the producer of every buffer it writes, and note these buffers.
 
     Effects  TensorMap entries; the output mask, by which `reclaim` erases them
-    Rule     ORCH-MAP-3, ORCH-MAP-4, ORCH-TAG-2, ORCH-TAG-3, ORCH-TAG-4, ORCH-TAG-5
     """
     body = int(mem[slot + L.S_BODY])
     at = tensors_at(mem, slot)
@@ -540,7 +536,6 @@ def alloc_buffer(mem, words):
     Returns  the slot, whose first tensor has the slab's address; or, with nothing changed, RUN_FAILED,
              WOULD_BLOCK, TOO_LARGE, or ILLEGAL if the words are no tensor. Zero bytes claim a slot
              without slab and key (D12)
-    Rule     ORCH-ALLOC-1, ORCH-ALLOC-2, ORCH-ALLOC-3, ORCH-ALLOC-5, ORCH-ALLOC-6, ORCH-MISUSE-1
     """
     if load(mem, L.RUN_ERROR) != 0:
         return L.RUN_FAILED
@@ -585,7 +580,6 @@ def open_scope(mem):
     """Open a scope: tasks submitted from now on belong to it.
 
     Returns  OK, or TOO_DEEP with nothing changed: the run's own scope and 64 more are the limit
-    Rule     ORCH-SCOPE-3
     """
     depth = int(mem[L.SCOPE_DEPTH])
     if depth > L.MAX_SCOPE_DEPTH:
@@ -601,7 +595,6 @@ def close_scope(mem):
     """End the innermost scope: release its reference to each of its tasks. Does not wait.
 
     Returns  OK, or NO_SCOPE with nothing changed
-    Rule     ORCH-SCOPE-5, ORCH-SCOPE-6, ORCH-SCOPE-7
     """
     depth = int(mem[L.SCOPE_DEPTH])
     if depth == 0:
@@ -624,7 +617,6 @@ def reclaim(mem, slot):
 
     Effects  CONSUMED → FREE; of a call also that of the call whose failure it shares
     Returns  OK, or ILLEGAL with nothing changed if it is not CONSUMED
-    Rule     ORCH-MAP-5, ORCH-STATE-6, SCHED-CONSUME-2
     """
     if slots.step(mem, slot, slots.RECLAIM) != L.OK:
         return L.ILLEGAL
@@ -692,7 +684,6 @@ def submit_call(mem, callable_word, counts, words):
 
     Returns  the slot; or, with nothing changed, WOULD_BLOCK, TOO_MANY_ARGS, or ILLEGAL if the words are
              invalid
-    Rule     CALL-STREAM-1, CALL-STREAM-2
     """
     tensors, scalars = counts & L.LOW_HALF, counts >> L.HALF
     if not are_there(mem, words, counts, 0):
@@ -745,7 +736,6 @@ def add_call_edges(mem, slot, words, conflicts):
     """Reference each call that this one waits for, and note the edge.
 
     Returns  the number of edges
-    Rule     CALL-STREAM-2, CALL-FAIL-1
     """
     edge = edges_at(mem, slot)
     edges = 0
@@ -788,8 +778,6 @@ def drop_forgotten(mem):
     """Drop the calls that have no future, when all have ended and all futures have their values.
 
     A signal may have come between a call and its future.
-
-    Rule     CALL-STREAM-8
     """
     slot = int(mem[L.A_SLOTS])
     for _ in range(mem[L.SLOTS_USED]):

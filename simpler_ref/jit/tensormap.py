@@ -8,7 +8,7 @@ Open addressing with linear probing; removing an entry shifts its followers back
 tombstones. It doubles into its other area when half full and is small again after a run. The Orch thread
 owns it.
 
-Rule     ORCH-ALLOC-7, ORCH-MAP-1, ORCH-MAP-3, ORCH-MAP-6, ORCH-MAP-8
+Rule     ORCH-ALLOC-7, ORCH-MAP-1, ORCH-MAP-3, ORCH-MAP-5, ORCH-MAP-6, ORCH-MAP-8, ORCH-MAP-9
 """
 
 from __future__ import annotations
@@ -97,7 +97,6 @@ def erase(mem, data, owner, slot):
     removed.
 
     Returns  whether an entry was removed
-    Rule     ORCH-MAP-5, ORCH-MAP-9
     """
     entry = find(mem, data, owner)
     if mem[entry + L.E_SLOT] == L.NONE:

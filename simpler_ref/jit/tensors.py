@@ -7,8 +7,8 @@ contiguous bytes, which nested loops of the layout go through; a layout without 
 between `low` and `high`, nobody knows which. Loops are in canonical form: strides are above zero and
 descend, each is at least the extent of all loops inside of it, and the innermost leaves gaps.
 
-Rule     CALL-HAZARD-4, ORCH-AUTO-1, ORCH-AUTO-5, ORCH-AUTO-7, ORCH-INV-2, ORCH-MAP-7, ORCH-SUBMIT-3,
-         ORCH-TAG-1, ORCH-TAG-2, ORCH-TAG-3, ORCH-TAG-4
+Rule     CALL-HAZARD-4, CALL-HAZARD-7, FLOW-LAYOUT-1, ORCH-AUTO-1, ORCH-AUTO-5, ORCH-AUTO-7, ORCH-INV-2,
+         ORCH-MAP-7, ORCH-SUBMIT-3, ORCH-TAG-1, ORCH-TAG-2, ORCH-TAG-3, ORCH-TAG-4
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ def nbytes_of(words, t):
     """Return the bytes of a tensor: product of its dimensions times its element size.
 
     Of a described one, how many it spans.
-
-    Rule     FLOW-LAYOUT-1
     """
     dims = int(words[t + L.TENSOR_DIMS]) >> L.HALF
     kind = int(words[t + L.TENSOR_KIND]) & L.TENSOR_DTYPE_MASK
@@ -99,8 +97,6 @@ def overlap(mem, low, high, layout, other_low, other_high, other_layout):
     """Say whether two tensors share a byte.
 
     True may be wrong where strides differ; False never is.
-
-    Rule     CALL-HAZARD-7
     """
     if low >= other_high or other_low >= high:
         return False

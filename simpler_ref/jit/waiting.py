@@ -45,6 +45,8 @@ requesters return to Python when one comes.
 
 Why not a condition variable, or an eventfd: both need a call of the system for each event, also
 when nobody sleeps, and a lock, or a descriptor, that a killed process leaves in an unknown state.
+
+Rule     SCHED-WAKE-4
 """
 
 from __future__ import annotations
@@ -156,8 +158,6 @@ def wake(mem, park_word):
     """Wake the thread that sleeps on a park word, whatever the word says.
 
     The worker that cleared the word may have died before it woke the sleeper.
-
-    Rule     SCHED-WAKE-4
     """
     store(mem, park_word, 0)
     futex_wake(mem, park_word)
