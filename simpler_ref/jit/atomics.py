@@ -222,7 +222,6 @@ def words_at(address, count):
 
 
 def address_of(mem, i):
-    """Return the address of a word."""
     return _address(mem, i)
 
 

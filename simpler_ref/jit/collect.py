@@ -19,8 +19,6 @@ def collect(mem):
 
     The end of a pre-dispatched task may be there before those that it waited for are collected: it is
     left for another round.
-
-    Returns  how many were collected
     """
     moved, before = 0, -1
     while moved != before:
@@ -41,12 +39,10 @@ def collect(mem):
 
 
 def collect_from(mem, worker, w):
-    """Collect the completions from a worker's mailboxes.
+    """Collect the completions from a worker's mailboxes; return how many.
 
     The worker has room again before a completion is acted on, so that tasks which become ready find it.
-
-    Returns  how many were collected
-    Effects  W_RAN, for the message should the worker die in its next task
+    W_RAN is for the message should the worker die in its next task.
     """
     moved = 0
     while mem[w + L.W_GIVEN] != 0 and is_done(mem, w):
@@ -95,8 +91,6 @@ def take_back(mem, slot, outcome):
 
     Consumers that were pre-dispatched after it must not start: they are told before its frame is filled
     again, since it may be retired later: the failure that it was skipped for may be still uncollected.
-
-    Effects  W_SKIP of their frames; DEALT, PREDISPATCH_AFTER, RETURNED_COUNT
     """
     mem[slot + L.S_FRAME] = 0
     mem[L.DEALT] -= mem[slot + L.S_STATE] == L.PENDING
@@ -113,10 +107,7 @@ def take_back(mem, slot, outcome):
 
 
 def pause_predispatch(mem):
-    """Pause pre-dispatch for some ready tasks, longer each time; tasks returned meanwhile do not count.
-
-    Effects  PREDISPATCH_AFTER, PREDISPATCH_PENALTY
-    """
+    """Pause pre-dispatch for some ready tasks, longer each time; returns in a pause do not count."""
     if mem[L.READY_ORDER] >= mem[L.PREDISPATCH_AFTER]:
         mem[L.PREDISPATCH_PENALTY] = min(
             2 * mem[L.PREDISPATCH_PENALTY] + L.FIRST_PENALTY, L.MOST_PENALTY
@@ -141,8 +132,7 @@ def set_idle(mem):
 def vacate(mem, w):
     """Note that the oldest of a worker's tasks is done, or lost.
 
-    Effects  the worker has room; without a task left it is idle, and its mailbox goes to a thread that
-             waits for it
+    An idle worker's mailbox goes to a thread that waits for it.
     """
     at = int(mem[w + L.W_HEAD])
     mem[w + at + L.W_SLOT] = L.NONE
@@ -164,9 +154,6 @@ def finish(mem, slot, failed):
     """Act on the outcome of a task, or of a member: the last one ends its group.
 
     The first failure of a group skips the members that have not started.
-
-    Effects  of a group S_LEFT; W_SKIP of the workers whose members may not have started; at the end
-             COMPLETED or FAILED
     """
     if mem[slot + L.S_MEMBERS] != 0:
         left = int(mem[slot + L.S_LEFT]) - 1
@@ -208,8 +195,6 @@ def handle_deaths(mem):
     """Act on deaths of workers: they are unusable, and their unfinished tasks fail.
 
     A worker that posted TASK_DONE before it died has done its task.
-
-    Returns  1 if a worker died since the last look
     """
     deaths = load(mem, L.DEATHS)
     if deaths == mem[L.DEATHS_SEEN]:

@@ -142,7 +142,6 @@ def _call(builder, name, result, *arguments):
 
 
 def _error(builder):
-    """Emit a look at `errno`."""
     return builder.load(_call(builder, "__errno_location", _I32.as_pointer()), typ=_I32)
 
 
@@ -225,7 +224,6 @@ def let_on_core(context, builder, core):
 
 
 def _clock(builder, number):
-    """Return what a clock of the system says, ns."""
     spec = cgutils.alloca_once(builder, ir.ArrayType(_I64, 2))
     _call(builder, "clock_gettime", _I32, ir.Constant(_I32, number), spec)
     seconds = builder.load(_part(builder, spec, 0), typ=_I64)
@@ -306,7 +304,6 @@ def futex_wake(context, builder, word):
 
 
 def words_of(context, builder, pointer, count):
-    """Return an array of words over memory that is not its own."""
     view = context.make_array(WORDS)(context, builder)
     context.populate_array(
         view,
@@ -381,7 +378,6 @@ class _Unit(_Library):
     """The code of some entries and, once, of each kernel that they call."""
 
     def finalize(self):
-        """Link all parts, then optimise and compile the whole."""
         parts, missing = {}, self._linking_libraries
         while missing:
             part = missing.pop()

@@ -24,9 +24,8 @@ def offer_core(mem, back_off):
     """Let another thread that waits for this core run first, and learn how long to spin next time.
 
     After an accepted offer the next wait offers the core at once, since spinning delayed that thread.
-    Each refused offer raises the back-off time again, up to YIELD_NS.
-
-    Effects  the word `back_off`, which the calling thread owns
+    Each refused offer raises the back-off time again, up to YIELD_NS. The calling thread owns the word
+    `back_off`.
     """
     before = now_ns()
     yield_core()
@@ -41,8 +40,6 @@ def wake_elsewhere(mem, w):
 
     The system may queue it behind this thread, which has more to do, though another core is idle. The
     worker may use this core again after `stay_apart`.
-
-    Effects  W_KEPT_OFF
     """
     core, thread = core_here(), int(mem[w + L.W_THREAD])
     if load(mem, w + L.W_DEATH) != 0:
@@ -68,8 +65,6 @@ def stay_apart(mem, worker):
     Threads woken while a third one is busy may come to share a core, and the system leaves them there
     even beside an idle core. The Orch thread does not offer its core while it submits, so a worker leaves
     that core if another one is free. While the Orch thread waits, each worker has a home core.
-
-    Effects  W_CORE, W_MOVED; undoes the restriction of `wake_elsewhere`
     """
     w = worker_at(mem, worker)
     if mem[w + L.W_THREAD] == 0:

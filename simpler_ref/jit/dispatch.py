@@ -43,12 +43,9 @@ DEFER = -2
 
 
 def dispatch(mem, kind):
-    """Give ready tasks of one type to idle workers until one of the two runs out.
+    """Give ready tasks of one type to idle workers until one of the two runs out; return how many left.
 
     A cancelled run fails them instead, and so does a pool whose workers have died.
-
-    Effects  READY → RUNNING, mailboxes; or READY → FAILED
-    Returns  how many tasks left the queues
     """
     moved = dispatch_affinity(mem, kind)
     moved += dispatch_ready(mem, kind)
@@ -135,8 +132,6 @@ def dispatch_ready(mem, kind):
     """Dispatch the tasks that any worker of the pool may run, in the order they became ready.
 
     It stops at the first that cannot start: a group that waits for its workers stays at the head.
-
-    Returns  how many tasks left the queue
     """
     moved = 0
     while queues.first_ready(mem, kind) != L.NONE:
@@ -211,10 +206,6 @@ def may_start_affinity(mem, w, kind):
 
 
 def dispatch_affinity(mem, kind):
-    """Dispatch the tasks with an affinity to workers that have room.
-
-    Returns  how many tasks left the chains
-    """
     moved = 0
     if mem[L.AFFINITY + kind] == 0:
         return moved
@@ -310,17 +301,15 @@ def send_member(mem, slot, worker, m):
 
 # ---------------------------------------------------------------- pre-dispatch
 def dispatch_candidates(mem, kind):
-    """Pre-dispatch tasks that are not ready yet, but wait only for tasks in frames.
+    """Pre-dispatch tasks that are not ready yet, but wait only for tasks in frames; return how many.
 
     The frame lists the ends that the task waits for; its worker starts it when it has seen them. No pass
-    is needed in between, and the worker finds its next task waiting.
+    is needed in between, and the worker finds its next task waiting. The task stays PENDING until its
+    end is collected, with one more fan-in until then.
 
     Producers are sent before their consumers, and each worker serves its frames in order, so two workers
     never wait for each other. A worker that has waited for too long returns the task, which pauses
     pre-dispatch. Ready tasks go first.
-
-    Effects  mailboxes; the task stays PENDING until its end is collected, with one more fan-in until then
-    Returns  how many tasks were pre-dispatched
     """
     moved = 0
     paused = mem[L.READY_ORDER] < mem[L.PREDISPATCH_AFTER] or load(mem, L.RUN_ERROR) != 0
@@ -456,7 +445,7 @@ def assign(mem, slot, worker):
 def encode_and_send(mem, slot, worker, waits):
     """Write a task into its worker's next free frame, and send it; the frame lists its `waits` already.
 
-    Effects  consumers that wait only for tasks in frames become candidates
+    Consumers that wait only for tasks in frames become candidates.
     """
     w = worker_at(mem, worker)
     frame = w + int(mem[w + L.W_TAIL])
@@ -479,8 +468,9 @@ def encode_and_send(mem, slot, worker, waits):
 def send(mem, w, slot, waits):
     """Note that a worker has a task, which is in its next free frame, and signal the worker.
 
+    W_UNTOLD has `wake_sleepers` wake it if it sleeps.
+
     Ordering the release of the state pairs with the load in `receive`
-    Effects  W_UNTOLD: `wake_sleepers` must wake the worker if it sleeps
     """
     at = int(mem[w + L.W_TAIL])
     frame = w + at

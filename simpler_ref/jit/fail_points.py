@@ -63,6 +63,5 @@ def arm(mem: Any, w: int, worker: int) -> None:
 
 
 def die_here(mem: Any, w: int, number: int) -> None:
-    """Do the same for Python code."""
     if FAIL_POINTS and mem[w + L.W_FAIL] == number:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -23,7 +23,6 @@ EDGE_WORDS = L.EDGE_WORDS
 
 # ---------------------------------------------------------------- wiring
 def wire_all(mem):
-    """Wire what was submitted; return how many tasks."""
     wired = 0
     slot = queues.pop_wiring(mem)
     while slot != L.NONE:
@@ -37,10 +36,8 @@ def wire(mem, slot):
     """Connect a task with its producers, and make it READY if all are done.
 
     Fan-in starts at one, a unit that only the end of wiring releases: a producer that completes
-    meanwhile can neither make the task READY early nor be missed (D16).
-
-    Reads    each producer's state (submit acquired a reference, so none is CONSUMED)
-    Effects  the producers' chains of consumers; this task's fan-in
+    meanwhile can neither make the task READY early nor be missed (D16). Submit has acquired a
+    reference on each producer, so none is CONSUMED.
     """
     mem[slot + L.S_FANIN] = 1
     unsent = 0
@@ -77,11 +74,7 @@ def has_ended(mem, producer):
 
 
 def poison(mem, slot):
-    """A producer failed: this task will never run.
-
-    Effects  PENDING → FAILED; it releases its producers when the last live one is terminal; a worker that
-             has it pre-dispatched must not start it
-    """
+    """A producer failed: this task will never run, and ends when the last live one has ended."""
     if slots.step(mem, slot, slots.POISON) == L.OK:
         mem[L.FAILED_COUNT] += 1
         if mem[L.STREAM] == 0:
@@ -119,10 +112,6 @@ def release_fanin(mem, slot):
 
 
 def make_ready(mem, slot):
-    """Make a task READY and queue it with its pool, or with the worker it has an affinity for.
-
-    Returns  OK, or ILLEGAL with nothing changed if it is not PENDING
-    """
     if slots.step(mem, slot, slots.INPUTS_DONE) != L.OK:
         return L.ILLEGAL
     mem[L.DEALT] += 1
@@ -138,10 +127,7 @@ def queue_ready(mem, slot):
 
 # ---------------------------------------------------------------- calls whose worker has died
 def may_run_again(mem, slot):
-    """Say whether a call that its worker had begun may be run once more, and count that.
-
-    Effects  S_RUNS
-    """
+    """Say whether a call that its worker had begun may be run once more, and count that."""
     word = int(mem[scalars_at(mem, slot) + L.SCALAR_BITS])
     if mem[slot + L.S_ORIGIN] < 0:
         return False
@@ -152,10 +138,6 @@ def may_run_again(mem, slot):
 
 
 def run_again(mem, slot):
-    """Make a call READY again.
-
-    Returns  OK, or ILLEGAL with nothing changed if it is not RUNNING
-    """
     if slots.step(mem, slot, slots.RUN_AGAIN) != L.OK:
         return L.ILLEGAL
     mem[slot + L.S_FRAME] = 0
@@ -165,10 +147,7 @@ def run_again(mem, slot):
 
 
 def call_consumers_back(mem, slot, answer):
-    """Have consumers that were pre-dispatched after a task answer that, instead of starting.
-
-    Effects  W_SKIP of their frames, S_UNSENT
-    """
+    """Have consumers that were pre-dispatched after a task answer that, instead of starting."""
     edge = int(mem[slot + L.S_CONSUMERS])
     while edge != L.NONE:
         consumer = int(mem[edge + L.EDGE_CONSUMER])
@@ -182,11 +161,6 @@ def call_consumers_back(mem, slot, answer):
 
 # ---------------------------------------------------------------- completion
 def complete(mem, slot):
-    """Complete a task that a worker has done.
-
-    Effects  RUNNING → COMPLETED; consumers released, references to producers and itself released
-    Returns  OK, or ILLEGAL with nothing changed
-    """
     if slots.step(mem, slot, slots.COMPLETE) != L.OK:
         return L.ILLEGAL
     mem[L.COMPLETED_COUNT] += 1
@@ -196,10 +170,7 @@ def complete(mem, slot):
 
 
 def fail(mem, slot):
-    """Fail a task that failed while it ran, or must not run; poison its consumers.
-
-    Returns  OK, or ILLEGAL with nothing changed if it is neither READY nor RUNNING
-    """
+    """Fail a task that failed while it ran, or must not run; poison its consumers."""
     if slots.step(mem, slot, slots.FAIL) != L.OK:
         return L.ILLEGAL
     mem[L.FAILED_COUNT] += 1
@@ -211,10 +182,7 @@ def fail(mem, slot):
 
 
 def note_cancelled(mem, slot):
-    """Note that a call fails because it is cancelled, unless it shares the failure of another.
-
-    Effects  of a call S_ORIGIN: it names itself as the call that failed
-    """
+    """Note that a call fails because it is cancelled, unless it shares the failure of another."""
     if mem[L.STREAM] != 0 and mem[slot + L.S_ORIGIN] >= 0:
         mem[slot + L.S_ORIGIN] = -slot
 
@@ -226,11 +194,9 @@ def cancel_ready(mem, slot):
 
 
 def cancel_one(mem, slot):
-    """Cancel a task that no worker has been given, whatever it waits for.
+    """Cancel a task that no worker has been given; say whether it is cancelled.
 
     One that waits for others ends after them, as if it were poisoned.
-
-    Returns  whether it is cancelled; else it has failed, or ended, or a worker has it
     """
     state = int(mem[slot + L.S_STATE])
     if state == L.PENDING and not slots.is_in_frame(mem, slot):
@@ -247,7 +213,6 @@ def cancel_one(mem, slot):
 
 
 def push_retiring(mem, slot):
-    """Note a terminal task for `retire`."""
     mem[slot + L.S_NEXT] = mem[L.RETIRING]
     mem[L.RETIRING] = slot
 
@@ -257,8 +222,6 @@ def retire(mem):
 
     A poisoned consumer whose last fan-in is released here joins the chain, so a failure reaches
     everything downstream without recursion.
-
-    Effects  each consumer's fan-in; one reference less on each producer and on the task itself
     """
     while mem[L.RETIRING] != L.NONE:
         slot = int(mem[L.RETIRING])
@@ -277,7 +240,6 @@ def retire(mem):
 
 
 def release_producers(mem, slot):
-    """Release the task's reference to each of its producers, then its own."""
     if mem[L.STREAM] != 0 and mem[slot + L.S_STATE] == L.FAILED:
         settle_failed_call(mem, slot)
     edge = edges_at(mem, slot)
@@ -310,10 +272,7 @@ def drop_reference(mem, slot):
 
 
 def keep_failure(mem, outcome, slot, worker, detail):
-    """Note how a call failed by itself; the error that it raised is noted with its answer.
-
-    Effects  NOTED_CALLS has the call, with a reference, or NOT_NOTED counts it
-    """
+    """Note how a call failed by itself; the error that it raised is noted with its answer."""
     noted = int(mem[L.NOTED])
     if noted < L.MOST_NOTED and slots.acquire_ref(mem, slot):
         mem[L.NOTED_CALLS + noted] = slot
@@ -339,8 +298,6 @@ def note_story(mem, slot):
     """Keep the state of the task that failed first, what it waited for and what waits for it.
 
     This must be now: once the failure is acted on, the references to its producers are gone.
-
-    Effects  ERROR_STATE, ERROR_NEEDED, ERROR_NEEDING
     """
     mem[L.ERROR_STATE] = mem[slot + L.S_STATE]
     mem[L.ERROR_NEEDED] = 0
@@ -359,8 +316,8 @@ def note_story(mem, slot):
 def record_error(mem, outcome, slot, worker, detail):
     """Keep the first failure of the run: outcome, task, worker, message.
 
-    Effects  the run's error words; with TASK_FAILURE also message and trace from the worker's area,
-             because its mailbox is reused before Python reads them
+    Message and trace are copied, because the mailbox is reused before Python reads them.
+
     Ordering the release of RUN_ERROR pairs with the load in `submit_task`
     """
     if mem[L.STREAM] != 0:

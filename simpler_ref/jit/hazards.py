@@ -197,13 +197,11 @@ def cell_at(mem, grid, row, column):
 
 # ---------------------------------------------------------------- searches
 def find_overlaps(mem, low, high, layout, kinds):
-    """Find the accesses of some kinds that share a byte with a tensor.
+    """Find the accesses of some kinds that share a byte with a tensor; return how many.
 
-    The answer to the last search is still there unless it could have changed since: a task that is noted
-    asks what it asked when its conflicts were collected.
-
-    Effects  their offsets from A_OVERLAPS on, each once; of reads of the same bytes the newest
-    Returns  their number
+    They are at A_OVERLAPS, each once; of reads of the same bytes the newest. The answer to the last
+    search is still there unless it could have changed since: a task that is noted asks what it asked
+    when its conflicts were collected.
     """
     if (
         mem[L.FOUND_LOW] == low
@@ -297,7 +295,6 @@ def search_chain(mem, access, link, low, high, layout, found):
 
 
 def find_write(mem, found, low, high, layout):
-    """Return the one of the accesses found that writes just these bytes, or NONE."""
     for k in range(found):
         access = int(mem[int(mem[L.A_OVERLAPS]) + k])
         if (
@@ -328,13 +325,10 @@ def find_reads(mem, low, high, layout):
 
 
 def collect_conflicts(mem, words, tensors):
-    """Find the tasks that a new one with these tensors has to wait for, each once.
+    """Find the tasks that a new one with these tensors has to wait for, each once; return how many.
 
     A task that ends right after this call may be in the answer. Its slot must not be reclaimed before the
     caller has tried to reference it.
-
-    Effects  CONFLICT records from A_CONFLICTS on
-    Returns  their number
     """
     conflicts = 0
     for kind in range(2):  # first the tensors that are read: those written are searched for again
@@ -367,13 +361,10 @@ def collect_of(mem, words, t, kind, conflicts):
 
 
 def add_conflict(mem, access, newest, kind, conflicts):
-    """Note the task of an access, or that it is needed, if this search has it already.
+    """Note the task of an access, or that it is needed, if this search has it already; return how many.
 
-    `newest` is the access of the same bytes that has these: an older one says nothing of them.
-
-    A slot that this search has found says so: conflict `i` says `CONFLICT_STAMP` − 1 − `i`.
-
-    Returns  how many conflicts there are now
+    `newest` is the access of the same bytes that has these: an older one says nothing of them. A slot
+    that this search has found says so: conflict `i` says `CONFLICT_STAMP` − 1 − `i`.
     """
     slot = int(mem[access + L.ACCESS_SLOT])
     stamp = int(mem[L.CONFLICT_STAMP])
@@ -436,9 +427,9 @@ def has_access_room(mem, tensors):
 def note_accesses(mem, slot, words, tensors):
     """Note what a task does, which is in its slot but not yet submitted; drop what it supersedes.
 
-    The caller has referenced the task's conflicts, and `has_access_room` has said that there is room.
+    The caller has referenced the task's conflicts, and `has_access_room` has said that there is room. A
+    write keeps a reference on the slot.
 
-    Effects  accesses; a reference on the slot for each that writes
     Returns  the chain, through S_LINK, of slots that the caller has to reclaim, or NONE
     """
     consumed = L.NONE
@@ -457,16 +448,12 @@ def note_accesses(mem, slot, words, tensors):
 
 
 def is_covered(mem, access, low, high, layout):
-    """Say whether a tensor has all bytes of an access."""
     other_low, other_high = int(mem[access + L.ACCESS_LOW]), int(mem[access + L.ACCESS_HIGH])
     return covers(mem, low, high, layout, other_low, other_high, int(mem[access + L.ACCESS_LAYOUT]))
 
 
 def note_write(mem, slot, low, high, layout, consumed):
-    """Note a write, in place of the last one of the same bytes.
-
-    Effects  accesses that it covers, and those it meets that are over, are dropped
-    """
+    """Note a write, in place of the last one of the same bytes; drop what it covers, or is over."""
     found = find_overlaps(mem, low, high, layout, READS | WRITES)
     last = find_write(mem, found, low, high, layout)
     since = mem[last + L.ACCESS_ID] if last != L.NONE else 0
@@ -699,12 +686,7 @@ def make_access_room(mem, tensors):
 
 
 def collect_readers(mem, words, counts, members, callable_word):
-    """Find the tasks of a run that read what a new one with these arguments writes, each once.
-
-    They are noted as conflicts; see `collect_conflicts`.
-
-    Returns  their number
-    """
+    """Find the tasks of a run that read what a new one with these arguments writes, as conflicts."""
     readers = 0
     for i in range(counts & L.LOW_HALF):
         t = i * TENSOR_WORDS
@@ -724,7 +706,7 @@ def note_reads(mem, slot, words):
         the task updates all bytes of theirs              it waits for them itself
         the producer of the same bytes came after them    it waits for that, which has waited for them
 
-    Effects  accesses, for which `make_access_room` has found room
+    `make_access_room` has found room.
     """
     counts, members = int(mem[slot + L.S_COUNTS]), int(mem[slot + L.S_MEMBERS])
     word, tensors = int(mem[slot + L.S_CALLABLE]), counts & L.LOW_HALF
@@ -748,7 +730,6 @@ def note_reads(mem, slot, words):
 
 
 def drop_covered(mem, low, high, layout):
-    """Drop the reads all of whose bytes a tensor has."""
     for k in range(find_overlaps(mem, low, high, layout, READS | WRITES)):
         access = int(mem[int(mem[L.A_OVERLAPS]) + k])
         if is_covered(mem, access, low, high, layout):

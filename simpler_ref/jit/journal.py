@@ -31,15 +31,13 @@ from .waiting import be_awake, commit, notify, prepare
 
 
 def journal_at(mem, journal):
-    """Return the offset of a journal."""
     return L.journal_offset(int(mem[L.A_JOURNALS]), journal)
 
 
 def note(mem, journal, what, task, time, value):
-    """Put a note into a journal; without room drop it.
+    """Put a note into a journal; without room drop it. Each part that has filled wakes the collector.
 
     Ordering the release of J_PUSHED pairs with the load in `collect_one`
-    Effects  the journal; each time a part of it has filled, the collector is woken
     """
     stay_aside()
     at = journal_at(mem, journal)
@@ -93,7 +91,6 @@ def note_span(mem, journal, what, operand, began):
 
 
 def note_edge(mem, slot, producer, tensor, tag, kind, address):
-    """Note that a task, which is being submitted, depends on another."""
     stay_aside()
     operand = tensor | tag << 16 | kind << 24
     number = number_of(mem, slot)
@@ -148,9 +145,9 @@ def note_ran(mem, w, outcome):
 
 # ---------------------------------------------------------------- the collector
 def begin_trace(mem, what):
-    """Have notes made from now on; tasks are numbered from 1 (no run is in progress).
+    """Have notes made from now on; tasks are numbered from 1 (no run is in progress, no collector runs).
 
-    Notes that are left from an earlier trace are forgotten. No collector runs.
+    Notes that are left from an earlier trace are forgotten.
     """
     for journal in range(L.JOURNALS_OF_WORKERS + mem[L.WORKERS]):
         at = journal_at(mem, journal)
@@ -166,7 +163,6 @@ def end_trace(mem):
 
 
 def ask_collector(mem):
-    """Have the collector write what there is, and return."""
     store(mem, L.COLLECTOR_ASKED, 1)
     wake_collector(mem)
 
@@ -191,7 +187,6 @@ def collect_one(mem, fd, journal, last):
 
     Ordering the load of J_PUSHED pairs with the release in `note`; the release of J_TAKEN with the load
              there
-    Returns  OK, or minus the number of the system's error
     """
     at = journal_at(mem, journal)
     taken, pushed = int(mem[at + L.J_TAKEN]), load(mem, at + L.J_PUSHED)
@@ -225,8 +220,7 @@ def has_notes(mem):
 def collector_loop(mem, fd):
     """Be the collector: write notes, sleep, and return when asked to. It never spins and never polls.
 
-    Returns  OK when it was asked to return, and all that was noted before is written; else minus the
-             number of the system's error
+    Returns  OK when all that was noted before it was asked is written; else minus the system's error
     """
     while True:
         asked = load(mem, L.COLLECTOR_ASKED)

@@ -96,19 +96,7 @@ def shared(func: F) -> F:
 
 
 class Entry:
-    """A kernel that Python calls.
-
-    Attributes
-    ----------
-    py_func : Callable
-        Its source.
-    entry_signature : tuple[str, ...]
-        What it takes.
-    symbol : str
-        Its name in compiled code.
-    address : int
-        Of its code, once it is bound: a function that takes the address of words, for C.
-    """
+    """A kernel that Python calls."""
 
     def __init__(
         self, func: Callable[..., Any], signature: tuple[str, ...], stamp: str, nogil: bool
@@ -117,11 +105,11 @@ class Entry:
         self.entry_signature = signature
         self.symbol = f"{func.__module__}.{func.__qualname__}.{''.join(signature)}"
         self.address = 0
+        """Of its code, once it is bound: a function that takes the address of words, for C."""
         self.stamp = stamp
         self._nogil = nogil
 
     def bind(self, address: int) -> Callable[..., int]:
-        """Return what Python calls, now that the code has an address."""
         self.address = address
         kinds = "".join(self.entry_signature).encode() + b"\0"
         words = address, self._nogil, _HEAD_SIZE, id(np.ndarray), id(np.dtype(np.int64))
@@ -140,13 +128,7 @@ def _library() -> ctypes.PyDLL:
 
 
 def _require_numpy() -> None:
-    """Make sure that entry.c reads this numpy's arrays.
-
-    Raises
-    ------
-    RuntimeError
-        It does not.
-    """
+    """Raise RuntimeError unless entry.c reads this numpy's arrays."""
     array = np.arange(6)[::2]
     found = struct.unpack("<qixxxxqqqq", ctypes.string_at(id(array) + _HEAD_SIZE, 48))
     data, dims, shape, strides, _, dtype = found
@@ -168,12 +150,7 @@ def _tell(what: str, text: str) -> None:
 def cache_folder() -> Path:
     """Return the folder of compiled kernels, which need not exist: below ``~/.cache``.
 
-    ``XDG_CACHE_HOME`` names another folder than ``~/.cache``.
-
-    Raises
-    ------
-    FileNotFoundError
-        The user has no home directory.
+    ``XDG_CACHE_HOME`` names another folder than ``~/.cache``. FileNotFoundError: the user has no home.
     """
     root = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if not root.is_absolute():
@@ -193,7 +170,6 @@ def _require_own(path: Path, found: os.stat_result) -> None:
 
 
 def _own_folder() -> Path:
-    """Return the folder, which must exist."""
     found = cache_folder()
     _require_own(found, found.stat())
     return found
@@ -219,7 +195,6 @@ def read_cached(name: str) -> bytes:
 
 
 def write_cached(name: str, contents: bytes) -> None:
-    """Put a file into the folder atomically."""
     cache_folder().mkdir(mode=0o700, parents=True, exist_ok=True)
     path = _own_folder() / name
     _make_room(path.parent, len(contents))
@@ -282,7 +257,6 @@ class _Compiled:
         return None
 
     def compile(self) -> bytes:
-        """Compile the entries, and keep the code on disk."""
         parts = compile_apart() if self._in_two and len(os.sched_getaffinity(0)) > 1 else None
         if parts is None:
             from . import compiler
@@ -391,7 +365,6 @@ def entry(*signature: str, nogil: bool, stamp: str = STAMP) -> Callable[[F], F]:
 
 
 def entry_of(func: F, *signature: str, nogil: bool) -> F:
-    """Let Python call a kernel as it is; see `entry`."""
     return entry(*signature, nogil=nogil)(func)
 
 

@@ -55,12 +55,10 @@ else:
 
     @instruction(types.float64, INT)
     def double_of(context, builder, bits):
-        """Return bits as a 64-bit float."""
         return builder.bitcast(bits, ir.DoubleType())
 
     @instruction(INT, types.float64)
     def bits_of(context, builder, number):
-        """Return the bits of a 64-bit float."""
         return builder.bitcast(number, _I64)
 
     @instruction(types.float32, INT)

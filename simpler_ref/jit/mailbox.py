@@ -108,9 +108,8 @@ def is_done(mem, w):
 def encode(mem, frame, slot, counts, tensors, scalars):
     """Write a frame: configuration, digest, counts, tensors, scalars. Tags do not travel.
 
-    Reads    the slot's callable word; its body at `tensors` and `scalars`
-    Effects  the mailbox except its state; configuration and digest only if they differ; beside it the
-             kinds of the scalars, and the sizes that go with the configuration
+    Configuration and digest are written only if they differ from those of the frame's last task. Beside
+    the mailbox are the kinds of the scalars, and the sizes that go with the configuration.
     """
     box = frame + L.W_MAILBOX
     config = config_of(mem, slot)
@@ -161,11 +160,9 @@ def encode_scalars(mem, frame, to, scalars, count):
 def decode(mem, frame):
     """Check the counts in a frame, and note them and where its scalars begin (worker side).
 
-    The counts are read here and nowhere else: whatever the mailbox says, nothing that goes by what is
-    noted leaves the mailbox. What a tensor says of itself is checked where it is used.
+    The counts are read here, once, and nowhere else: whatever the mailbox says, nothing that goes by
+    what is noted leaves the mailbox. What a tensor says of itself is checked where it is used.
 
-    Reads    the counts, once
-    Effects  W_COUNTS and W_SCALARS_AT, the only words that it writes
     Returns  OK; or MALFORMED if a count is negative, or both together exceed the mailbox
     """
     counts = int(mem[frame + L.W_MAILBOX + L.MAIL_COUNTS])
@@ -275,10 +272,7 @@ def make_idle(mem, w):
 
 
 def grant_claim(mem, w):
-    """Grant a claimed worker's mailbox, which no task uses, to the requester.
-
-    Effects  the mailbox is IDLE; the requester is woken (the caller holds the pass lock)
-    """
+    """Grant a claimed worker's mailbox, which no task uses, to the requester (under the pass lock)."""
     make_idle(mem, w)
     store(mem, w + L.W_CLAIM, L.CLAIM_GRANTED)
     futex_wake(mem, w + L.W_CLAIM)
@@ -296,7 +290,6 @@ def request_control(mem, worker, timeout_ns):
 
 
 def await_control(mem, worker, timeout_ns):
-    """Wait for the answer to a control request; see `request_control`."""
     w = worker_at(mem, worker)
     state_word = awaited(mem, w)
     start = now_ns()

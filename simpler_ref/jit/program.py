@@ -62,7 +62,8 @@ _VARIABLE_BIT = 32  # of PATCH_AT
 def run_program(mem, program, variables):
     """Carry out a program from its current op on, at most PROGRAM_SLICE tasks.
 
-    Effects  those of the ops; PROGRAM_AT: the op that comes next, or that was refused
+    PROGRAM_AT is then the op that comes next, or that was refused.
+
     Returns  OK at the end, MORE after a slice; or the code an op was refused with
     """
     left = L.PROGRAM_SLICE
@@ -96,10 +97,6 @@ def following(program, at, kind):
 
 
 def run_op(mem, program, variables, at, kind):
-    """Carry out one op that is no REPEAT.
-
-    Returns  OK, or the code it was refused with
-    """
     if kind == OP_SUBMIT:
         return run_submit(mem, program, variables, at, 0)
     if kind == OP_ALLOC:
@@ -114,11 +111,7 @@ def run_op(mem, program, variables, at, kind):
 
 
 def run_repeat(mem, program, variables, at, most):
-    """Make the submit after a REPEAT, at most `most` times.
-
-    Effects  OP_DONE
-    Returns  how many times, or the code the submit was refused with
-    """
+    """Make the submit after a REPEAT, at most `most` times; return how often, or what refused it."""
     done, step = int(program[at + OP_DONE]), int(program[at + OP_STEP])
     end = min(int(program[at + OP_TIMES]), done + most)
     made = end - done
@@ -136,8 +129,6 @@ def run_submit(mem, program, variables, at, shift):
     """Submit a task or a group: patch its words, add it, note where its outputs are.
 
     `shift` is added to the index of each variable.
-
-    Returns  OK, or the code it was refused with
     """
     patches = int(program[at + OP_PATCHES])
     end = at + (int(program[at + OP_KIND]) >> 8) - patches * PATCH_WORDS
@@ -159,7 +150,6 @@ def run_submit(mem, program, variables, at, shift):
 
 
 def note_outputs(mem, slot, words, variables, outputs):
-    """Store the addresses that the runtime has provided in the variables of their tensors."""
     at = tensors_at(mem, slot)
     for i in range(int(mem[slot + L.S_COUNTS]) & L.LOW_HALF):
         t = i * TENSOR_WORDS
@@ -204,16 +194,11 @@ def _kind(op: int, size: int) -> int:
 
 
 class ProgramWriter:
-    """A program that is written op after op.
-
-    Attributes
-    ----------
-    callables : list[int]
-        Offsets of the callable words of its submits so far.
-    """
+    """A program that is written op after op."""
 
     def __init__(self) -> None:
         self.callables: list[int] = []
+        """Offsets of the callable words of its submits so far."""
         self._parts: list[bytes] = [_WORD.pack(PROGRAM_OPS)]
         self._size = PROGRAM_OPS
 
@@ -239,7 +224,6 @@ class ProgramWriter:
 
     @property
     def size(self) -> int:
-        """How many words there are so far."""
         return self._size
 
     def repeat(self, times: int, step: int) -> None:
@@ -251,20 +235,16 @@ class ProgramWriter:
         self._write(_ALLOC.pack(_kind(OP_ALLOC, OP_ALLOC_WORDS), variable), tensor)
 
     def open_scope(self) -> None:
-        """Write the beginning of a scope."""
         self._write(_WORD.pack(_kind(OP_OPEN_SCOPE, OP_SCOPE_WORDS)))
 
     def close_scope(self) -> None:
-        """Write the end of a scope."""
         self._write(_WORD.pack(_kind(OP_CLOSE_SCOPE, OP_SCOPE_WORDS)))
 
     def words(self) -> Words:
-        """Return the program."""
         return np.frombuffer(b"".join(self._parts), np.int64).copy()
 
 
 def rewind(program: Words) -> None:
-    """Make a program start over."""
     program[PROGRAM_AT] = PROGRAM_OPS
 
 
@@ -276,19 +256,9 @@ def repeated(
 ) -> tuple[Words, Words]:
     """Return a program that makes one submit many times, and its variables, (times, words that differ).
 
-    Whatever is an array instead of a number has an entry for each time. The first variables of a row are
-    the addresses of its tensors.
-
-    Parameters
-    ----------
-    times
-        How often.
-    word
-        The callable word.
-    tensors
-        For each tensor its address, and its other four words in the last axis of an array.
-    scalars
-        For each scalar its bits and its kind.
+    Whatever is an array instead of a number has an entry for each time: the callable word; of each
+    tensor its address, and its other four words in the last axis; of each scalar its bits and its
+    kind. The first variables of a row are the addresses of its tensors.
     """
     addresses: list[tuple[int, Any]] = []
     others: list[tuple[int, Any]] = [(OP_CALLABLE, word)]

@@ -52,7 +52,6 @@ def pop_wiring(mem):
 
 
 def first_ready(mem, kind):
-    """Return the oldest ready task that any worker of a type may run, or NONE."""
     return int(mem[L.READY_CHAINS + 2 * kind])
 
 
@@ -82,14 +81,12 @@ def push_ready(mem, slot):
 
 
 def pop_ready(mem, kind):
-    """Take the oldest ready task that any worker of a type may run (there is one)."""
     slot = first_ready(mem, kind)
     mem[L.READY_CHAINS + 2 * kind] = mem[slot + L.S_NEXT]
     return slot
 
 
 def pop_affinity(mem, w, kind):
-    """Take the oldest task of a worker's chain (there is one)."""
     slot = int(mem[w + L.W_AFFINITY])
     mem[w + L.W_AFFINITY] = mem[slot + L.S_NEXT]
     mem[L.AFFINITY + kind] -= 1
@@ -97,7 +94,6 @@ def pop_affinity(mem, w, kind):
 
 
 def remove_ready(mem, slot):
-    """Remove a ready task from anywhere in its chain."""
     chain = chain_of(mem, slot)
     before, at, after = L.NONE, int(mem[chain]), int(mem[slot + L.S_NEXT])
     while at != slot:

@@ -64,7 +64,6 @@ HEAP_ALIGN = L.HEAP_ALIGN
 
 
 def align(nbytes):
-    """Round a request up to the heap alignment."""
     return (nbytes + HEAP_ALIGN - 1) & -HEAP_ALIGN
 
 
@@ -77,10 +76,8 @@ def ring_of_depth(mem, depth):
 
 
 def alloc(mem, nbytes, depth):
-    """Claim a task id, a slot and, for nbytes > 0, a slab: all of them or nothing.
+    """Claim a task id, a slot and, for nbytes > 0, a slab of the ring of `depth`: all of them or nothing.
 
-    Reads    the ring of `depth`, the free list
-    Effects  next_task_id, LIVE, the ring's cursors and FIFO; the slot's id and position in the FIFO
     Returns  the slot; or WOULD_BLOCK (no slot or no room) or TOO_LARGE (exceeds the ring), with
              nothing changed. The slab, if any, ends at the ring's cursor.
     """
@@ -148,8 +145,6 @@ def make_fifo_room(mem, ring):
 
     A released allocation is freed with the live one before it (the oldest is always live), which takes
     over its end. Half of the capacity is free afterwards, so the cost per allocation is constant.
-
-    Effects  the ring's FIFO, and its live slots' positions in it
     """
     r = RING_BLOCK + ring * LINE
     last = int(mem[r + L.R_ALIVE])
@@ -169,10 +164,7 @@ def make_fifo_room(mem, ring):
 
 
 def double(mem, base, first, words, mask):
-    """Double a circular array's capacity: move each entry to its new position.
-
-    Returns  the new mask
-    """
+    """Double a circular array's capacity: move each entry to its new position; return the new mask."""
     wider = 2 * mask + 1
     for position in range(first, first + mask + 1):
         old = base + (position & mask) * words
@@ -194,11 +186,7 @@ def fifo_entry(mem, ring, position):
 
 
 def release(mem, slot):
-    """Release a slot, and free the bytes of its ring's oldest run of released allocations.
-
-    Effects  the ring's tail and last_alive; LIVE; the slot joins the free list
-    Failure  none: the caller owns the slot (CONSUMED)
-    """
+    """Release a slot (CONSUMED), and free the bytes of its ring's oldest run of released allocations."""
     ring = int(mem[slot + L.S_RING]) & 7
     position = int(mem[slot + L.S_RING]) >> 3
     r = RING_BLOCK + ring * LINE

@@ -98,7 +98,6 @@ def try_lock(mem):
 
 
 def unlock(mem):
-    """Stop being the Scheduler."""
     store(mem, L.PASS_LOCK, 0)
 
 
@@ -111,7 +110,8 @@ def become_scheduler(mem):
 def hand_over(mem):
     """Release the pass lock after a change that may let ready tasks start: a pass has to follow.
 
-    Effects  if there are ready tasks: MAY_MOVE, and sleeping threads are woken
+    If there are ready tasks, MAY_MOVE says so, and sleeping threads are woken.
+
     Ordering the fence pairs with those before parking: a thread about to park sees MAY_MOVE, or this one
              sees it parked
     """
@@ -130,7 +130,8 @@ def hand_over(mem):
 def scheduler_pass(mem):
     """Run one pass: deaths, wiring, dispatch to either pool, completions.
 
-    Effects  MAY_MOVE: whether what has ended has left ready tasks that it has not dispatched
+    MAY_MOVE is then whether what has ended has left ready tasks that it has not dispatched.
+
     Returns  how much moved; 0 means that nothing can until an event comes
     """
     moved = 0
@@ -155,7 +156,6 @@ def scheduler_pass(mem):
 
 
 def two_passes(mem):
-    """Run a pass, and a second one for what the first collected."""
     before = answers(mem)
     moved = scheduler_pass(mem)
     if mem[L.UNCOLLECTED] != 0 or answers(mem) != before:
@@ -171,9 +171,8 @@ def answers(mem):
 def has_work(mem):
     """Say whether a pass would find work: what a thread checks before it parks.
 
-    A deferred task does not count, see `any_deferred`.
-
-    Reads    hints only, none used as an offset except W_HEAD, which always names a frame
+    A deferred task does not count, see `any_deferred`. All it reads are hints, none used as an offset
+    except W_HEAD, which always names a frame.
     """
     if mem[L.WIRING_TAKEN] != load(mem, L.WIRING_PUSHED):
         return True
@@ -190,7 +189,6 @@ def has_work(mem):
 
 
 def any_deferred(mem):
-    """Say whether a ready task is deferred for a worker that is awake."""
     return mem[L.DEFERRED_SINCE] != 0 or mem[L.DEFERRED_SINCE + 1] != 0
 
 
@@ -235,7 +233,7 @@ def pass_after_submit(mem):
 
 
 def submit_and_pass(mem, callable_word, counts, members, words):
-    """Submit a task or a group, as `submit_task` does, with the pass that it needs, or WRONG_THREAD."""
+    """Submit a task or a group, as `submit_task` does, with the pass that it needs; or WRONG_THREAD."""
     if thread_id() != mem[L.ORCH_THREAD]:
         return L.WRONG_THREAD
     slot = submit_task(mem, callable_word, counts, members, words)
@@ -265,10 +263,7 @@ def ask_for_clock(mem):
 
 
 def show_up(mem):
-    """Say that the Orch thread is here, and on which core; an active Scheduler thread goes on standby.
-
-    Effects  ORCH_CORE
-    """
+    """Say that the Orch thread is here, and on which core; an active Scheduler thread goes on standby."""
     core = core_here() + 1
     if mem[L.ORCH_CORE] != core:
         store(mem, L.ORCH_CORE, core)
@@ -356,7 +351,7 @@ def has_to_wait(mem, slot):
 def has_reserve(mem, w):
     """Say whether a worker has more tasks left than its reserve; look at one frame.
 
-    Reads    hints: the caller acts on the answer under the lock
+    It reads hints: the caller acts on the answer under the lock.
     """
     reserve = int(mem[L.DEPTH]) // L.RESERVES
     if load(mem, w + L.W_GIVEN) <= reserve:
@@ -408,7 +403,7 @@ def help_scheduler(mem, live, ended, taken, call, slice_ns):
 def have_ended(mem, ended):
     """Say whether `ended` tasks of the run are terminal; never if it is negative.
 
-    Reads    a hint that only grows during a run; a thread that takes the lock afterwards sees the results
+    The count only grows during a run; a thread that takes the lock afterwards sees the results.
     """
     return 0 <= ended <= ended_tasks(mem)
 
@@ -506,8 +501,6 @@ def keeps_core(mem, waited):
     It could send the worker that answers a ready task at once, and offering the core to a worker on it
     costs more than a small task takes. An answer in time resets ORCH_KEEPS to KEEPS, each wait in vain
     counts it down.
-
-    Effects  ORCH_KEEPS
     """
     if mem[L.BUSY] > mem[L.CORES] or mem[L.STUCK_SINCE] != 0 or mem[L.STUCK_SINCE + 1] != 0:
         return False
@@ -539,7 +532,6 @@ def is_one_at_work_elsewhere(mem):
 
 # ---------------------------------------------------------------- runs
 def begin_run(mem):
-    """Forget the last run's error and counts."""
     store(mem, L.CANCEL, 0)
     store(mem, L.RUN_ERROR, 0)
     mem[L.EDGE_COUNT] = 0
@@ -657,18 +649,15 @@ def settle_deaths(mem):
 
 
 def forgive(mem, slot):
-    """Have a task that has failed count as done.
-
-    Returns  OK, or ILLEGAL with nothing changed if it is not FAILED
-    """
+    """Have a task that has failed count as done; ILLEGAL, with nothing changed, for any other."""
     return step(mem, slot, FORGIVE)
 
 
 def forgive_all(mem):
     """Forget the failure of a run all of whose tasks have ended (Orch thread).
 
-    Effects  FAILED → COMPLETED, so that tasks which are submitted now do not wait for those, or share
-             their failure; the run's error and counts
+    They are COMPLETED, so that tasks which are submitted now do not wait for those, or share their
+    failure.
     """
     slot, used = int(mem[L.A_SLOTS]), int(mem[L.SLOTS_USED])
     become_scheduler(mem)
@@ -704,9 +693,9 @@ def strand(mem, stranded):
 def hand_on(mem, worker, other, stays_lost):
     """Have another worker run a ready task that only one worker may run, which is lost (Orch thread).
 
-    One that waits for a successor is handed on only if there will be none.
+    It is the oldest such task, and goes behind those of the other worker. One that waits for a
+    successor is handed on only if there will be none.
 
-    Effects  S_CALLABLE of the oldest such task, which moves behind those of the other worker
     Returns  whether there was one
     """
     become_scheduler(mem)
@@ -743,11 +732,9 @@ def cancel(mem):
 
 
 def cancel_call(mem, slot):
-    """Cancel one call, unless a worker has been given it (Orch thread).
+    """Cancel one call, unless a worker has been given it (Orch thread); say whether it is cancelled.
 
     It may still wait to be wired, so that is done first. A pass has to follow.
-
-    Returns  whether it is cancelled
     """
     become_scheduler(mem)
     wire_all(mem)
@@ -818,7 +805,7 @@ def release_mailbox(mem, worker):
 def abandon_mailbox(mem, worker):
     """Remove a worker that does not answer from its pool, with the request in its mailbox.
 
-    Effects  tasks that need this worker fail instead of waiting
+    Tasks that need this worker fail instead of waiting.
     """
     w = worker_at(mem, worker)
     become_scheduler(mem)

@@ -74,8 +74,9 @@ def post(mem, w, state, error):
 def post_done(mem, w, outcome):
     """Answer the task in the current frame, and go on to the next one (worker side).
 
-    Effects  W_SINCE is not positive before the answer, so nobody takes it for when the next task began;
-             nor 0, so the death of a worker in between is not one before its task
+    W_SINCE is not positive before the answer, so nobody takes it for when the next task began; nor 0, so
+    the death of a worker in between is not one before its task.
+
     Ordering the release of W_ENDED pairs with the load in `may_start`: a worker that sees the end sees
              the results; and a thread that sees that worker's answer sees this one
     """
@@ -146,7 +147,6 @@ def code_line(mem, w, key):
 
 
 def note_code(mem, worker, key, address):
-    """Note the compiled code of a function, for the calls that follow (worker side)."""
     line = code_line(mem, worker_at(mem, worker), key)
     mem[line + L.CODE_KEY] = key
     mem[line + L.CODE_ADDRESS] = address
@@ -164,7 +164,6 @@ def remember(mem, worker, local_slot, leaf):
 
 
 def forget_digests(mem, worker):
-    """Empty the worker's cache of local slots (worker side)."""
     start = worker_at(mem, worker) + L.W_CACHE
     for k in range(L.DIGEST_CACHE * L.DIGEST_CACHE_WORDS):
         mem[start + k] = 0
@@ -248,9 +247,7 @@ def has_task(mem, frame):
 
 
 def look_out(mem, worker, frame, filled):
-    """Sleep until a frame is filled again, or `end_look_out` (worker side, a second thread).
-
-    It may return before that.
+    """Sleep until a frame is filled again or `end_look_out`, or less (worker side, a second thread).
 
     Ordering like `park_and_receive`, with W_LOOKOUT and W_FILLED for W_PARKED and the state
     """
@@ -366,7 +363,7 @@ def run_leaves(mem, worker):
 def finish_control_and_receive(mem, worker, error):
     """Post CONTROL_DONE with an error code and wait for the next task (worker side).
 
-    Effects  W_SINCE is 0 before the answer: not even the next request has begun
+    W_SINCE is 0 before the answer: not even the next request has begun.
     """
     w = worker_at(mem, worker)
     fail_point(mem, w, fail_points.FAIL_BEFORE_CONTROL_DONE)
@@ -405,7 +402,6 @@ def park_and_receive(mem, worker):
 
 
 def report_ready(mem, worker):
-    """Say INIT_DONE (worker side)."""
     w = worker_at(mem, worker)
     fail_point(mem, w, fail_points.FAIL_BEFORE_READY)
     post(mem, w, L.INIT_DONE, 0)

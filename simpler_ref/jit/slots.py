@@ -157,7 +157,6 @@ def release_ref(mem, slot):
 
 
 def prepare(mem, slot, callable_word, total, released):
-    """Fill the fields of a fresh slot that do not come from its arguments."""
     mem[slot + L.S_FANOUT] = total | released << L.HALF
     mem[slot + L.S_FANIN] = 0
     mem[slot + L.S_CONSUMERS] = L.NONE
@@ -183,7 +182,6 @@ def kind_of(mem, slot):
 
 
 def affinity_of(mem, slot):
-    """Return the only worker that may run a task, or -1."""
     return (int(mem[slot + L.S_CALLABLE]) >> L.WORD_WORKER & L.WORKER_MASK) - 1
 
 

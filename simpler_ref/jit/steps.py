@@ -18,13 +18,11 @@ register_task = entry_of(submit.register_task, WORDS, INT, nogil=False)
 
 @entry(WORDS, INT, INT, INT, BYTES, nogil=False)
 def submit_task(mem, callable_word, counts, members, words):
-    """Submit, without the pass that follows."""
     return submit.submit_task(mem, callable_word, counts, members, words)
 
 
 @entry(WORDS, nogil=False)
 def reclaim(mem):
-    """Take the consumed chain and reclaim it; return how many tasks."""
     return submit.reclaim_chain(mem, queues.take_consumed(mem))
 
 
@@ -39,7 +37,6 @@ pick_idle = entry_of(dispatch.pick_idle, WORDS, INT, nogil=False)
 
 @entry(WORDS, nogil=False)
 def wire_next(mem):
-    """Wire the oldest entry of the wiring queue; return its slot, NONE if there is none."""
     slot = queues.pop_wiring(mem)
     if slot != L.NONE:
         graph.wire(mem, slot)
@@ -48,7 +45,6 @@ def wire_next(mem):
 
 @entry(WORDS, INT, nogil=False)
 def collect_from(mem, worker):
-    """Collect the answers of one worker; return how many."""
     return collecting.collect_from(mem, worker, mailbox.worker_at(mem, worker))
 
 

@@ -57,7 +57,6 @@ class Member(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes."""
         return self.kind.size * (1 if self.elements is None else self.elements)
 
     @property
@@ -68,7 +67,7 @@ class Member(NamedTuple):
 
 
 class Structure(NamedTuple):
-    """Members that follow each other without gaps."""
+    """Members that follow each other without gaps; sizes and offsets are in bytes."""
 
     in_c: str
     meaning: str
@@ -78,12 +77,10 @@ class Structure(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes."""
         return sum(member.size for member in self.members)
 
     @property
     def offsets(self) -> dict[str, int]:
-        """The offset of each member, in bytes."""
         found, at = {}, 0
         for member in self.members:
             found[member.name] = at
@@ -300,7 +297,6 @@ class Record:
         return _Offset(here.fields)
 
     def skip(self, words: int) -> None:
-        """Leave `words` words without a name."""
         self.size += words
 
     def align(self) -> int:
@@ -310,7 +306,6 @@ class Record:
 
     @property
     def fields(self) -> Iterator[Field]:
-        """Every field, in order."""
         for section in self.sections:
             yield from section.fields
 

@@ -121,7 +121,6 @@ def in_a_ring(mem, data):
 
 # ---------------------------------------------------------------- bodies that do not fit the slot
 def size_class(words):
-    """Return the smallest class of spill blocks that holds `words` words."""
     kind = 0
     while L.SPILL_SMALLEST << kind < words:
         kind += 1
@@ -146,10 +145,7 @@ def spill_has_room(mem, words):
 
 
 def take_body(mem, slot, counts, members, words):
-    """Give a slot the counts of its arguments, and room for its body, with an empty output mask.
-
-    The body is inside the slot if it fits, else in a block of the next power of two words.
-    """
+    """Give a slot the counts of its arguments, and room for its body, with an empty output mask."""
     mem[slot + L.S_COUNTS] = counts
     mem[slot + L.S_MEMBERS] = members
     body = slot + L.S_INLINE
@@ -173,7 +169,6 @@ def body_words(tensors, scalars, members, edges):
 
 
 def argument_words(tensors, scalars):
-    """Return the words of some tensors and scalars on their way to a mailbox."""
     return tensors * TENSOR_WORDS + scalars * L.SCALAR_WORDS
 
 
@@ -225,8 +220,6 @@ def submit_task(mem, callable_word, counts, members, words):
     kind in a second word, then a group's members, two words each. A group is one task with the tensors of
     all its members.
 
-    Reads    the TensorMap, the open scope, the run's error; with TRACK_READS the reads of earlier tasks
-    Effects  a slot (PENDING), its slabs, the TensorMap, the producers' references, the wiring queue
     Returns  the slot, with AUTO_OUTPUT set if it provided memory; or, with nothing changed, RUN_FAILED,
              WOULD_BLOCK, TOO_LARGE, TOO_MANY_ARGS, or ILLEGAL if the words are invalid
     """
@@ -337,7 +330,6 @@ def fits_mailbox(words, counts, members):
 
 
 def frame_bytes(counts):
-    """Return the bytes of an args blob."""
     return L.WORD * (1 + (counts & L.LOW_HALF) * TENSOR_WORDS + (counts >> L.HALF))
 
 
@@ -377,9 +369,7 @@ def find_producers(mem, slot, words):
 
     All look-ups come before the first insertion, so a task is never its own producer (D6).
 
-    Effects  an edge per producer and owner in the slot's body; a reference on each (D3); the run's
-             count of producers found
-    Returns  the number of edges
+    Returns  the number of edges, which are in the slot's body, each with a reference (D3)
     """
     stamp = int(mem[slot + L.S_ID]) + 1
     at = tensors_at(mem, slot)
@@ -406,11 +396,7 @@ def find_producers(mem, slot, words):
 
 
 def add_readers(mem, slot, words, edges, readers):
-    """Have a task wait for the end of those that `collect_readers` has found.
-
-    Effects  an edge for each that it does not wait for anyway
-    Returns  the number of edges
-    """
+    """Have a task wait for the end of those that `collect_readers` has found; return its edges."""
     stamp = int(mem[slot + L.S_ID]) + 1
     first = edges_at(mem, slot)
     for i in range(readers):
@@ -429,7 +415,6 @@ def add_edge(mem, first, edges, producer, stamp, consumer):
     An edge to a task kept only for its memory names no consumer: `wire` skips it, since the task does not
     wait for it.
 
-    Effects  the edge after the first `edges`; the run's count of producers found
     Returns  the number of edges added, 0 or 1
     """
     if mem[producer + L.S_SEEN] == stamp:
@@ -506,10 +491,7 @@ def note_extras(mem, slot, words, i, kind):
 
 
 def register_outputs(mem, slot, words):
-    """Make the task the producer of every buffer it writes, and note these buffers.
-
-    Effects  TensorMap entries; the output mask, by which `reclaim` erases them
-    """
+    """Make the task the producer of every buffer it writes, and note these in the mask, for `reclaim`."""
     body = int(mem[slot + L.S_BODY])
     at = tensors_at(mem, slot)
     for i in range(int(mem[slot + L.S_COUNTS]) & L.LOW_HALF):
@@ -532,7 +514,6 @@ def alloc_buffer(mem, words):
 
     `words` is the tensor to be: shape and dtype, no address.
 
-    Effects  a slot (COMPLETED, its self-reference already released), its slab, a TensorMap entry
     Returns  the slot, whose first tensor has the slab's address; or, with nothing changed, RUN_FAILED,
              WOULD_BLOCK, TOO_LARGE, or ILLEGAL if the words are no tensor. Zero bytes claim a slot
              without slab and key (D12)
@@ -577,10 +558,7 @@ def register_task(mem, slot):
 
 
 def open_scope(mem):
-    """Open a scope: tasks submitted from now on belong to it.
-
-    Returns  OK, or TOO_DEEP with nothing changed: the run's own scope and 64 more are the limit
-    """
+    """Open a scope; TOO_DEEP, with nothing changed: the run's own scope and 64 more are the limit."""
     depth = int(mem[L.SCOPE_DEPTH])
     if depth > L.MAX_SCOPE_DEPTH:
         return L.TOO_DEEP
@@ -592,10 +570,7 @@ def open_scope(mem):
 
 
 def close_scope(mem):
-    """End the innermost scope: release its reference to each of its tasks. Does not wait.
-
-    Returns  OK, or NO_SCOPE with nothing changed
-    """
+    """End the innermost scope: release its reference to each of its tasks. Does not wait."""
     depth = int(mem[L.SCOPE_DEPTH])
     if depth == 0:
         return L.NO_SCOPE
@@ -615,8 +590,7 @@ def close_scope(mem):
 def reclaim(mem, slot):
     """Reclaim a CONSUMED slot: its TensorMap entries, its body, its slab, itself.
 
-    Effects  CONSUMED → FREE; of a call also that of the call whose failure it shares
-    Returns  OK, or ILLEGAL with nothing changed if it is not CONSUMED
+    Of a call also that of the call whose failure it shares.
     """
     if slots.step(mem, slot, slots.RECLAIM) != L.OK:
         return L.ILLEGAL
@@ -630,7 +604,6 @@ def reclaim(mem, slot):
 
 
 def reclaim_chain(mem, slot):
-    """Reclaim a chain of CONSUMED slots, through S_LINK; return how many there were."""
     count = 0
     while slot != L.NONE:
         after = int(mem[slot + L.S_LINK])
@@ -733,10 +706,7 @@ def has_call_room(mem, room, tensors):
 
 
 def add_call_edges(mem, slot, words, conflicts):
-    """Reference each call that this one waits for, and note the edge.
-
-    Returns  the number of edges
-    """
+    """Reference each call that this one waits for, and note the edge; return the number of edges."""
     edge = edges_at(mem, slot)
     edges = 0
     for i in range(conflicts):

@@ -40,7 +40,6 @@ def find(mem, data, owner):
 
 
 def lookup(mem, data, owner):
-    """Return the current producer of a buffer, or NONE."""
     return int(mem[find(mem, data, owner) + L.E_SLOT])
 
 
@@ -91,12 +90,10 @@ def insert_slab(mem, data, owner, slot):
 
 
 def erase(mem, data, owner, slot):
-    """Remove a task from a key's entry: a newer producer stays (D5).
+    """Remove a task from a key's entry: a newer producer stays (D5); say whether an entry was removed.
 
     If the task was the producer, the live owner of the slab replaces it; without one the entry is
     removed.
-
-    Returns  whether an entry was removed
     """
     entry = find(mem, data, owner)
     if mem[entry + L.E_SLOT] == L.NONE:

@@ -47,7 +47,6 @@ def is_child_memory(words, t):
 
 
 def member_affinity(words, member):
-    """Return the only worker that may run a member of a group, or -1."""
     return (int(words[member + L.MEMBER_WORKER]) & L.LOW_HALF) - 1
 
 
@@ -62,12 +61,10 @@ def worker_of(words, member, members, callable_word, i):
 
 
 def reads(tag):
-    """Say whether a tag looks its buffer up: INPUT and INOUT do."""
     return tag == L.INPUT or tag == L.INOUT
 
 
 def writes(tag):
-    """Say whether a tag makes the task the producer: OUTPUT, INOUT and OUTPUT_EXISTING do."""
     return tag == L.OUTPUT or tag == L.INOUT or tag == L.OUTPUT_EXISTING
 
 
