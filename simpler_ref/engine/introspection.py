@@ -254,7 +254,7 @@ def _reason(engine: Engine, looks: RingView, one: TaskView) -> str:
 
 
 def listed(named: Sequence[str], number: int = 0, most: int = MOST_TOLD) -> str:
-    """Return a list of names, of which there may be more than are named."""
+    """Return some names as text, with how many of `number` are not named."""
     number = max(number, len(named))
     shown = [*named[:most]]
     if number > len(shown):

@@ -156,10 +156,8 @@ class Scheduler:
                 log.warning("%s", text)
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread."""
         self._engine.kernels.stop_scheduler(self._engine.mem)
         self._thread.join(JOIN_TIMEOUT_S)

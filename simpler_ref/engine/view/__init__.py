@@ -131,7 +131,6 @@ class View:
 
     # ------------------------------------------------------------ workers and slots
     def pool(self, kind: int) -> range:
-        """Return the workers of a pool."""
         return range(self._word(L.POOL_FIRST + kind), self._word(L.POOL_END + kind))
 
     def open_pool(self, kind: int) -> range:
@@ -145,7 +144,6 @@ class View:
 
     @property
     def slots(self) -> range:
-        """All slots that tasks can have."""
         first = self._word(L.A_SLOTS)
         return range(first, first + self.window * L.SLOT_WORDS, L.SLOT_WORDS)
 
@@ -158,7 +156,6 @@ class View:
     # ------------------------------------------------------------ the run
     @property
     def is_wiring_full(self) -> bool:
-        """Whether no more tasks can wait to be wired."""
         return self.pushed - self.taken >= L.WIRING_CAPACITY
 
     @property
@@ -227,7 +224,6 @@ class View:
 
     # ------------------------------------------------------------ rings
     def ring(self, ring_idx: int) -> RingState:
-        """Return a look at a ring that exists."""
         at = L.RING_BLOCK + ring_idx * L.LINE
         return RingState(*self._mem[at : at + L.LINE].tolist())
 
@@ -321,7 +317,6 @@ class View:
         return self._word(slot + L.S_ID), word & L.CALLABLE_MASK
 
     def call(self, slot: int) -> CallView:
-        """Return what is known of a call that a future refers to."""
         word = self._word
         state, tensors = word(slot + L.S_STATE), word(slot + L.S_COUNTS) & L.LOW_HALF
         scalars = S.scalars_at(word(slot + L.S_BODY), tensors)
@@ -342,7 +337,6 @@ class View:
         return L.NONE
 
     def is_pending(self, slot: int) -> bool:
-        """Say whether a call waits for others."""
         return self._word(slot + L.S_STATE) == L.PENDING
 
     def is_under_way(self, slot: int, task: int) -> bool:
@@ -412,7 +406,6 @@ class View:
         octets[start : start + len(env)] = np.frombuffer(env, np.uint8)
 
     def write_digest(self, index: int, digest: bytes) -> None:
-        """Write the digest of a callable for `encode`."""
         at = self._word(L.A_CALLABLES) + index * L.DIGEST_WORDS
         self._mem[at : at + L.DIGEST_WORDS] = np.frombuffer(digest, np.int64)
 

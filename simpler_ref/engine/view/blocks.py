@@ -79,7 +79,6 @@ class Blocks:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the part."""
         return (self._end - self._first) * L.WORD
 
     def __iter__(self) -> Iterator[int]:
@@ -90,7 +89,6 @@ class Blocks:
             offset += int(mem[offset + _SIZE])
 
     def _find(self) -> None:
-        """Note all blocks by their sizes."""
         self._known.clear()
         for offset in self:
             self._known.setdefault(int(self._mem[offset + _SIZE]), deque()).append(offset)
@@ -240,7 +238,6 @@ def set_retries(mem: Array, offset: int, retries: int) -> None:
 
 
 def retries_of(mem: Array, offset: int) -> int:
-    """Return how often the calls of a task are run again, from the block of that."""
     return int(mem[offset + L.BLOCK_AGAIN])
 
 

@@ -106,7 +106,6 @@ class Layouts:
         }
 
     def read(self, number: int) -> Layout:
-        """Return element type, shape and strides of a layout."""
         epoch = self._mem.item(L.LAYOUTS_EPOCH)
         if epoch != self._epoch:
             self._read.clear()
@@ -149,7 +148,6 @@ class Layouts:
 
 
 def _record(dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...]) -> list[int]:
-    """Return the words of a layout."""
     below, extent = span_of((dtype, shape, strides))
     run, loops = loops_of(shape, strides, dtype.itemsize) if extent else (0, [])
     rows, stride = loops[0] if loops else (extent, 1)

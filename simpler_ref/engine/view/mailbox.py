@@ -181,13 +181,11 @@ class Request(NamedTuple):
 
 
 def digest_in(box: memoryview) -> bytes:
-    """Return the digest of the task in a mailbox."""
     start = L.MAILBOX_OFF_DIGEST
     return bytes(box[start : start + L.CALLABLE_HASH_DIGEST_BYTES])
 
 
 def read_request(box: memoryview) -> Request:
-    """Return the control request in a mailbox."""
     (command,) = _WORD.unpack_from(box, L.MAILBOX_OFF_COMMAND)
     args = _CONTROL_ARGS.unpack_from(box, L.MAILBOX_OFF_CONTROL_ARGS)
     name, digest = _CONTROL_NAMES.unpack_from(box, L.MAILBOX_OFF_CONTROL_NAME)
@@ -195,7 +193,6 @@ def read_request(box: memoryview) -> Request:
 
 
 def write_result(box: memoryview, result: int) -> None:
-    """Put the result of a control request into its mailbox."""
     _WORD.pack_into(box, L.MAILBOX_OFF_CONTROL_RESULT, result)
 
 
@@ -234,7 +231,6 @@ class MailboxView:
         return int(self.engine.mem.item(self.start + field))
 
     def _frame(self, frame: int) -> int:
-        """First word of a frame."""
         return self.start + frame * L.WORKER_WORDS
 
     # ------------------------------------------------------------ frames
@@ -342,11 +338,9 @@ class MailboxView:
 
     @property
     def is_traced(self) -> bool:
-        """Whether a trace is being taken."""
         return bool(self.engine.mem.item(L.TRACING))
 
     def note(self, what: int, task: int, time: int, value: int) -> None:
-        """Put a note into the worker's journal."""
         journal = L.JOURNALS_OF_WORKERS + self.worker
         self.engine.kernels.note(self.engine.mem, journal, what, task, time, value)
 
@@ -398,7 +392,6 @@ class MailboxView:
         self.engine.kernels.look_out(self.engine.mem, self.worker, frame, filled)
 
     def end_look_out(self) -> None:
-        """Wake the thread that looks out for tasks."""
         self.engine.kernels.end_look_out(self.engine.mem, self.worker)
 
     def awaits(self, ticket: int) -> list[int]:
@@ -415,7 +408,6 @@ class MailboxView:
 
     @staticmethod
     def frame_of(ticket: int) -> int:
-        """Return the number of the frame of a task."""
         return ticket & L.LOW_HALF
 
 
@@ -444,12 +436,10 @@ class CallWords:
         return self._mem.item(at + L.W_SLOT)
 
     def answer(self, kind: int, value: int) -> None:
-        """Say what it has returned."""
         mem = self._mem
         at = self._start + mem.item(self._start + L.W_AT)
         mem[at + L.W_VALUE] = value
         mem[at + L.W_KIND] = kind
 
     def note_code(self, key: int, address: int) -> None:
-        """Note the compiled code of a function, for the calls that follow."""
         self._note_code(self._mem, self._worker, key, address)
