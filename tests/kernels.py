@@ -17,6 +17,8 @@ from simpler_ref.jit import atomics, mailbox
 from simpler_ref.jit import kernel as _kernel
 from simpler_ref.jit import layout as L
 from simpler_ref.jit import serve as _serve
+from simpler_ref.jit import steps as _steps
+from simpler_ref.jit import submit as _submit
 from simpler_ref.jit.atomics import (
     compare_exchange,
     exchange,
@@ -116,6 +118,21 @@ def _from_python(bound, parameters):
 MODULES = "atomics collect cores dispatch graph journal mailbox queues ring schedule"
 MODULES += " serve slots submit tensormap waiting"
 kernels = Kernels(*(import_module(f"simpler_ref.jit.{name}") for name in MODULES.split()))
+
+
+@functools.cache
+def compiled_steps():
+    """Return what moves an engine by hand, compiled together: a Stepper calls it interpreted."""
+    found = {name: one for name, one in vars(_steps).items() if inspect.isfunction(one)}
+    found = {name: one for name, one in found.items() if one.__module__ != atomics.__name__}
+    del found["encode"]  # it turns bytes into words, as does `submit_task` there
+    found["submit_task"] = _submit.submit_task
+    types = {"mem": WORDS, "words": BYTES}
+    made = [
+        _kernel.entry_of(one, *(types.get(name, INT) for name in inspect.signature(one).parameters), nogil=True)
+        for one in found.values()
+    ]
+    return dict(zip(found, _kernel.bind(made), strict=True))
 
 
 # ---------------------------------------------------------------- the mailbox, either side

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ from simpler_ref.system import regions
 from simpler_ref.task_interface import ContinuousTensor, DataType, TaskArgs, TaskState
 from simpler_ref.task_interface import TensorArgType as T
 
-from .kernels import kernels
+from .kernels import compiled_steps, kernels
 
 
 class Terminated(BaseException):
@@ -163,7 +164,9 @@ class Driver(Steps):
     def __init__(
         self, engine: Engine | None = None, *, run: bool = True, usable: bool = True, **size
     ):
-        super().__init__(engine or small_engine(**size))
+        engine = engine or small_engine(**size)
+        engine.steps = SimpleNamespace(**vars(engine.steps) | compiled_steps())
+        super().__init__(engine)
         self.engine, self.mem, self.k, self.x = self._engine, self._mem, self._kernels, kernels
         for worker in range(self._view.workers):
             self.k.set_usable(self.mem, worker, usable)

@@ -10,13 +10,14 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import numpy as np
 
 from ..jit import layout as L
 from ..jit import steps
-from ..jit.entries import Entries, entries
+from ..jit.entries import entries
 from ..jit.kernel import INTERPRETED
 from ..model.config import CallConfig
 from ..system import regions
@@ -36,15 +37,15 @@ JOIN_TIMEOUT_S = 10.0
 log = logging.getLogger("simpler_ref")
 
 
-def _kernels(*module: Mapping[str, Any]) -> Entries:
-    """Return the entries; signal handlers cannot interrupt them, compiled or interpreted."""
-    kernels = entries(*module)
-    if not INTERPRETED:
-        return kernels
-    whole = Entries.__new__(Entries)
-    for name, function in vars(kernels).items():
-        setattr(whole, name, signals_blocked()(function))
-    return whole
+def _uninterrupted(functions: Mapping[str, Any]) -> SimpleNamespace:
+    """Return interpreted kernels that no signal handler interrupts, as none does compiled ones."""
+    return SimpleNamespace(
+        **{name: signals_blocked()(one) for name, one in functions.items() if callable(one)}
+    )
+
+
+def _kernels() -> SimpleNamespace:
+    return _uninterrupted(vars(entries())) if INTERPRETED else entries()
 
 
 class Engine:
@@ -114,9 +115,9 @@ class Engine:
         self.view.write_config(0, CallConfig().to_bytes())
 
     @cached_property
-    def steps(self) -> Entries:
+    def steps(self) -> SimpleNamespace:
         """The kernels of single steps, for who moves the engine by hand."""
-        return _kernels(vars(steps))
+        return _uninterrupted(vars(steps))
 
     @classmethod
     def attached(cls, mem: Array, heap: Array, placement: Placement) -> Engine:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from . import (
@@ -29,9 +29,6 @@ from . import (
 from . import layout as L
 from .atomics import fence, fetch_add, now_ns, store, thread_id, words_at
 from .kernel import BYTES, INT, WORDS, bind, entry, entry_of, pack_entries, print_entries
-
-Entry = Callable[..., int]
-
 
 # ---------------------------------------------------------------- Orch thread
 open_scope = entry_of(submit.open_scope, WORDS, nogil=False)
@@ -250,60 +247,49 @@ def map_insert(mem, data, owner, slot):
     return L.OK
 
 
-class Entries:
-    """Entries of a module, bound: ``entries().submit_and_pass(mem, …)``.
-
-    Stderr is told before and after they are compiled, which takes about a quarter of a minute.
-    """
-
-    def __init__(self, module: Mapping[str, Any]) -> None:
-        self._announced = False
-        found = _found_in(module)
-        in_two = module is globals()
-        compiled = bind(list(found.values()), lambda: self._announce(len(found)), in_two)
-        for name, function in zip(found, compiled, strict=True):
-            setattr(self, name, function)
-        if self._announced:
-            self._tell("kernels are compiled")
-
-    def _announce(self, count: int) -> None:
-        self._announced = True
-        self._tell(f"compiling {count} kernels, once on this machine (about a quarter of a minute)")
-
-    @staticmethod
-    def _tell(text: str) -> None:
-        if sys.stderr is not None:
-            print(f"simpler_ref: {text}", file=sys.stderr, flush=True)
-
-    def __getattr__(self, name: str) -> Entry:  # for type checkers: every attribute is an entry
-        raise AttributeError(name)
-
-
-def _found_in(module: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: one for name, one in module.items() if hasattr(one, "entry_signature")}
+# ---------------------------------------------------------------- all of them
+def _found() -> dict[str, Any]:
+    return {name: one for name, one in globals().items() if hasattr(one, "entry_signature")}
 
 
 def pack() -> Path:
-    """Put the compiled entries of this module into the package; return the file."""
-    return pack_entries(list(_found_in(globals()).values()))
+    """Put the compiled entries into the package; return the file."""
+    return pack_entries(list(_found().values()))
 
 
 def print_part(number: int) -> None:
-    """Compile a part of this module's entries, and print the code."""
-    print_entries(list(_found_in(globals()).values()), number)
+    """Compile a part of the entries, and print the code."""
+    print_entries(list(_found().values()), number)
 
 
-_bound: dict[str, Entries] = {}
+def _tell(text: str) -> None:
+    if sys.stderr is not None:
+        print(f"simpler_ref: {text}", file=sys.stderr, flush=True)
+
+
+def bound() -> SimpleNamespace:
+    """Load the entries or compile them, of which stderr is told: it takes about a quarter of a minute."""
+    found, compiles = _found(), False
+
+    def announce() -> None:
+        nonlocal compiles
+        compiles = True
+        _tell(f"compiling {len(found)} kernels, once on this machine (about a quarter of a minute)")
+
+    made = bind(list(found.values()), announce, in_two=True)
+    if compiles:
+        _tell("kernels are compiled")
+    return SimpleNamespace(**dict(zip(found, made, strict=True)))
+
+
 _binding = threading.Lock()
+_bound: SimpleNamespace | None = None
 
 
-def entries(module: Mapping[str, Any] = globals()) -> Entries:
-    """Return the bound entries of this module, or of another one, which has them in its `globals()`.
-
-    The first call compiles them or loads them from the cache.
-    """
-    name = module["__name__"]
+def entries() -> SimpleNamespace:
+    """Return the entries as Python calls them: ``entries().submit_and_pass(mem, …)``."""
+    global _bound
     with _binding:
-        if name not in _bound:
-            _bound[name] = Entries(module)
-        return _bound[name]
+        if _bound is None:
+            _bound = bound()
+        return _bound

@@ -1,54 +1,49 @@
-"""What Python calls to move an engine by hand: one kernel of the engine for each step, as it is.
+"""What moves an engine by hand: for each step a kernel of the engine, as it is, interpreted.
 
-They are compiled together, but apart from those of `entries`, when an engine is first moved by hand: no
-program has to wait for them, and the compiler sees the same callers of the kernels in either case.
+So nothing is compiled for who takes a few steps. `words` are bytes here.
 """
 
 from __future__ import annotations
+
+import numpy as np
 
 from . import collect as collecting
 from . import dispatch, graph, mailbox, queues, schedule, serve, slots, submit
 from . import layout as L
 from .atomics import exchange, load
-from .kernel import BYTES, INT, WORDS, entry, entry_of
+
+register_task = submit.register_task
+hold_pass, give_pass = schedule.try_lock, schedule.unlock
+scheduler_pass, collect = schedule.scheduler_pass, collecting.collect
+dispatch_ready, pick_idle = dispatch.dispatch, dispatch.pick_idle
+receive = serve.receive
+step, acquire_ref = slots.step, slots.acquire_ref
+
 
 # ---------------------------------------------------------------- Orch thread
-register_task = entry_of(submit.register_task, WORDS, INT, nogil=False)
-
-
-@entry(WORDS, INT, INT, INT, BYTES, nogil=False)
 def submit_task(mem, callable_word, counts, members, words):
+    """Submit, without the pass that follows."""
+    words = np.frombuffer(words, np.int64)
     return submit.submit_task(mem, callable_word, counts, members, words)
 
 
-@entry(WORDS, nogil=False)
 def reclaim(mem):
     return submit.reclaim_chain(mem, queues.take_consumed(mem))
 
 
 # ---------------------------------------------------------------- Scheduler
-hold_pass = entry_of(schedule.try_lock, WORDS, nogil=False)
-give_pass = entry_of(schedule.unlock, WORDS, nogil=False)
-scheduler_pass = entry_of(schedule.scheduler_pass, WORDS, nogil=False)
-dispatch_ready = entry_of(dispatch.dispatch, WORDS, INT, nogil=False)
-collect = entry_of(collecting.collect, WORDS, nogil=False)
-pick_idle = entry_of(dispatch.pick_idle, WORDS, INT, nogil=False)
-
-
-@entry(WORDS, nogil=False)
 def wire_next(mem):
+    """Wire the oldest entry of the wiring queue; return its slot, NONE if there is none."""
     slot = queues.pop_wiring(mem)
     if slot != L.NONE:
         graph.wire(mem, slot)
     return slot
 
 
-@entry(WORDS, INT, nogil=False)
 def collect_from(mem, worker):
     return collecting.collect_from(mem, worker, mailbox.worker_at(mem, worker))
 
 
-@entry(WORDS, INT, INT, nogil=False)
 def dispatch_to(mem, slot, worker):
     """Take a READY single task out of its queue and send it to a worker; ILLEGAL changes nothing."""
     if mem[slot + L.S_STATE] != L.READY or mem[slot + L.S_MEMBERS] != 0:
@@ -64,18 +59,11 @@ def dispatch_to(mem, slot, worker):
     return L.OK
 
 
-@entry(WORDS, INT, nogil=False)
 def is_idle(mem, worker):
-    return int(dispatch.is_idle(mem, mailbox.worker_at(mem, worker)))
+    return dispatch.is_idle(mem, mailbox.worker_at(mem, worker))
 
 
 # ---------------------------------------------------------------- one slot, one mailbox
-step = entry_of(slots.step, WORDS, INT, INT, nogil=False)
-acquire_ref = entry_of(slots.acquire_ref, WORDS, INT, nogil=False)
-receive = entry_of(serve.receive, WORDS, INT, nogil=False)
-
-
-@entry(WORDS, INT, nogil=False)
 def may_start(mem, worker):
     """As `serve.may_start`, of the task in a mailbox; WOULD_BLOCK also without one, or after a stop."""
     w = mailbox.worker_at(mem, worker)
@@ -85,32 +73,26 @@ def may_start(mem, worker):
     return serve.may_start(mem, frame)
 
 
-@entry(WORDS, INT, nogil=False)
 def release_ref(mem, slot):
     """Release a reference; the last one leaves the slot for the Orch thread."""
     is_last = slots.release_ref(mem, slot)
     if is_last:
         queues.push_consumed(mem, slot)
-    return int(is_last)
+    return is_last
 
 
-@entry(WORDS, INT, INT, nogil=False)
 def post_done(mem, worker, outcome):
     serve.post_done(mem, mailbox.worker_at(mem, worker), outcome)
-    return L.OK
 
 
-@entry(WORDS, INT, INT, nogil=False)
 def write_state(mem, worker, word):
     """Write state and error of the mailbox that a worker serves or waits for."""
     exchange(mem, mailbox.served(mem, mailbox.worker_at(mem, worker)), word)
-    return L.OK
 
 
-@entry(WORDS, INT, INT, INT, BYTES, nogil=False)
 def encode(mem, worker, callable_word, counts, words):
     """Write a frame for a task that goes no further: it is cancelled. There are no others."""
-    slot = submit.submit_task(mem, callable_word, counts, 0, words)
+    slot = submit_task(mem, callable_word, counts, 0, words)
     if slot < 0:
         return slot
     slot &= ~L.AUTO_OUTPUT
@@ -127,7 +109,6 @@ def encode(mem, worker, callable_word, counts, words):
     return L.OK
 
 
-@entry(WORDS, INT, nogil=False)
 def decode(mem, worker):
     w = mailbox.worker_at(mem, worker)
     return mailbox.decode(mem, w + int(mem[w + L.W_AT]))

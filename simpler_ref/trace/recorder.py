@@ -17,12 +17,11 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from types import CodeType
+from types import CodeType, SimpleNamespace
 from typing import Any
 
 from ..engine.memory import Engine
 from ..jit import layout as L
-from ..jit.entries import Entries
 from ..system.signals import signals_blocked
 from ..version import __version__
 from .tables import VERSION, head_of, text_notes
@@ -173,8 +172,7 @@ class TraceRecorder:
 
     # ------------------------------------------------------------ its parts
     def _note_lines(self, spans: bool) -> None:
-        noting = Entries.__new__(Entries)
-        vars(noting).update(vars(self._plain))
+        noting = SimpleNamespace(**vars(self._plain))
         for name in _SUBMITTERS + _SCOPES:
             entry = self._noting(getattr(self._plain, name), spans and name not in _SCOPES)
             setattr(noting, name, entry)

@@ -134,7 +134,7 @@ def test_kernels_that_must_be_compiled_are_announced(is_cached, monkeypatch):
     monkeypatch.setattr(entries, "bind", bind)
     stderr = SimpleNamespace(write=written.append, flush=lambda: None)
     monkeypatch.setattr(sys, "stderr", stderr)
-    entries.Entries(vars(entries))
+    entries.bound()
     lines = "".join(written).splitlines()
     if is_cached:
         assert lines == []
