@@ -275,7 +275,6 @@ class Record:
         read: str = "",
         hint: str = "",
         order: str = "",
-        rare: bool = False,
     ) -> int:
         """Add a field to the open section; return its offset, in words.
 
@@ -290,7 +289,7 @@ class Record:
             by or here.written_by,
             f"{here.read_by}; {hint} as hint" if hint else read or here.read_by,
             order or here.ordering,
-            rare or here.rare,
+            here.rare,
         )
         here.fields.append(field)
         self.size += words
