@@ -14,11 +14,13 @@ Rule     ORCH-API-6, SEE-STORY-1, SEE-TOP-1
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from ...jit import layout as L
+from ...jit import submit
 from ...model.config import RUNTIME_ENV_SIZE, CallConfig, read_config
 from ...model.enums import TaskState, WorkerType
 from ...model.scalars import as_it_went_in
@@ -148,13 +150,6 @@ def _edges_at(words: Any) -> Any:
     return scalars_at(0, tensors) + scalars * L.SCALAR_WORDS + members
 
 
-def _body_of(mem: Array, words: list[int]) -> list[int]:
-    """Return the words of a slot's body; see `body_words` in `jit/submit.py`."""
-    size = _edges_at(words) + (words[L.S_EDGES] & L.LOW_HALF) * L.EDGE_WORDS
-    body: list[int] = mem[words[L.S_BODY] : words[L.S_BODY] + size].tolist()
-    return body
-
-
 def used_slots(mem: Array) -> Array:
     """Return the slots that were ever used in this run, a row each."""
     first, used = mem.item(L.A_SLOTS), min(mem.item(L.SLOTS_USED), mem.item(L.WINDOW))
@@ -194,7 +189,7 @@ def look_at(
 ) -> TaskView | None:
     """Return a look at the task found in a slot; None if it has changed meanwhile."""
     state = mem.item(slot + L.S_STATE)
-    words: list[int] = mem[slot : slot + L.S_INLINE].tolist()
+    copy: list[int] = mem[slot : slot + L.S_INLINE].tolist()
 
     def is_same() -> bool:
         now = mem.item(slot + L.S_ID), mem.item(slot + L.S_STATE)
@@ -202,49 +197,54 @@ def look_at(
 
     if not is_same():  # before any of its words is used as an offset
         return None
-    body = _body_of(mem, words)
-    edges = _edges(words, body) if L.PENDING <= state <= L.RUNNING else []
+    start, copy[L.S_BODY] = copy[L.S_BODY], L.S_INLINE
+    count = copy[L.S_EDGES] & L.LOW_HALF
+    size = submit.edges_at(copy, 0) + count * L.EDGE_WORDS - L.S_INLINE
+    copy += mem[start : start + size].tolist()  # with its body: a slot at 0, as kernels read it
+    edges = edges_of(copy, 0) if L.PENDING <= state <= L.RUNNING else []
     producers = [edge[L.EDGE_PRODUCER] for edge in edges]
     ids: list[int] = mem.take([one + L.S_ID for one in producers], mode="clip").tolist()
     states = mem.take([one + L.S_STATE for one in producers], mode="clip").tolist()
     found = consumers(mem, slot)
-    callable, worker = words[L.S_CALLABLE], words[L.S_WORKER]
-    members = _members(words, body)
+    callable, worker = copy[L.S_CALLABLE], copy[L.S_WORKER]
+    members = range(submit.members_at(copy, 0), submit.edges_at(copy, 0), L.MEMBER_WORDS)
     try:
-        stored = _stored_args(members, words, body, layouts)
+        stored = _stored_args(copy, members, layouts)
         config = None if callable < 0 else _config(mem, callable >> L.WORD_CONFIG & L.CONFIG_MASK)
     except Exception:  # its layouts and its configuration are forgotten once it has gone
         return None
     if not is_same():
         return None
     waits = [edge[L.EDGE_CONSUMER] != L.NONE for edge in edges]
-    sent_to = [one.sent_to for one in members] if words[L.S_MEMBERS] else []
     live = sum(w and s < L.COMPLETED for w, s in zip(waits, states, strict=True))
-    count = words[L.S_EDGES] & L.LOW_HALF
-    tensors, scalars = words[L.S_COUNTS] & L.LOW_HALF, words[L.S_COUNTS] >> L.HALF
-    first = scalars_at(0, tensors)
-    key = body[first + L.SCALAR_BITS] & L.CALL_KEY if scalars else L.NONE
+    sent_to = [(copy[at + L.MEMBER_WORKER] >> L.HALF) - 1 for at in members]
+    has_scalars, scalar = copy[L.S_COUNTS] >> L.HALF, submit.scalars_at(copy, 0)
+    key = copy[scalar + L.SCALAR_BITS] & L.CALL_KEY if has_scalars else L.NONE
+    keys, slab = _outputs(copy)
     return TaskView(
         task_id=task_id,
         state=TaskState(state),
         fanin_count=count,
         fanin_released=count - live,
-        fanout_total=words[L.S_FANOUT] & L.FANOUT_TOTAL_MASK,
-        fanout_released=words[L.S_FANOUT] >> L.HALF,
+        fanout_total=copy[L.S_FANOUT] & L.FANOUT_TOTAL_MASK,
+        fanout_released=copy[L.S_FANOUT] >> L.HALF,
         fanin_producers=tuple(ids),
         fanout_consumers=found,
         callable=None if callable < 0 else names.callable_name(callable, key),
         worker=None if worker < 0 else names.worker_name(worker),
         worker_type=None if callable < 0 else WorkerType(callable >> L.WORD_KIND & KIND_MASK),
         config=config,
-        group_size=words[L.S_MEMBERS],
-        sub_complete_count=_ended_members(words),
+        group_size=len(members),
+        # S_LEFT counts from when they are sent
+        sub_complete_count=len(members) - (copy[L.S_LEFT] & L.LOW_HALF)
+        if members and worker >= 0
+        else 0,
         workers=tuple(None if one < 0 else names.worker_name(one) for one in sent_to),
         task_args_list=stored,
-        output_keys=_output_keys(members, words, body),
-        ring_idx=words[L.S_RING] & RING_MASK,
-        ring_slot_idx=words[L.S_RING] >> _RING_BITS,
-        slab=_slab(words, body),
+        output_keys=keys,
+        ring_idx=copy[L.S_RING] & RING_MASK,
+        ring_slot_idx=copy[L.S_RING] >> _RING_BITS,
+        slab=slab,
     )
 
 
@@ -255,54 +255,26 @@ def _config(mem: Array, index: int) -> CallConfig:
     return read_config(octets[: L.CALL_CONFIG_SIZE], octets[env : env + RUNTIME_ENV_SIZE])
 
 
-class _Member(NamedTuple):
-    """A member of a group; a single task is one, too."""
-
-    tensors: int
-    scalars: int
-    affinity: int
-    sent_to: int
-    """Workers, −1 for any and none."""
-
-
-def _members(words: list[int], body: list[int]) -> list[_Member]:
-    tensors, scalars = words[L.S_COUNTS] & L.LOW_HALF, words[L.S_COUNTS] >> L.HALF
-    if not words[L.S_MEMBERS]:
-        affinity = (words[L.S_CALLABLE] >> L.WORD_WORKER & L.WORKER_MASK) - 1
-        return [_Member(tensors, scalars, affinity, words[L.S_WORKER])]
-    first = scalars_at(0, tensors) + scalars * L.SCALAR_WORDS
-    found = []
-    for at in range(first, first + words[L.S_MEMBERS] * L.MEMBER_WORDS, L.MEMBER_WORDS):
-        counts, worker = body[at + L.MEMBER_COUNTS], body[at + L.MEMBER_WORKER]
-        workers = (worker & L.LOW_HALF) - 1, (worker >> L.HALF) - 1
-        found.append(_Member(counts & L.LOW_HALF, counts >> L.HALF, *workers))
-    return found
-
-
-def _ended_members(words: list[int]) -> int:
-    if words[L.S_WORKER] < 0:  # S_LEFT counts from when they are sent
-        return 0
-    members = words[L.S_MEMBERS]
-    return members and members - (words[L.S_LEFT] & L.LOW_HALF)
-
-
 def _stored_args(
-    members: list[_Member], words: list[int], body: list[int], layouts: LayoutReader
+    copy: list[int], members: range, layouts: LayoutReader
 ) -> tuple[StoredArgs, ...]:
-    tensor = tensors_at(0, words[L.S_COUNTS] & L.LOW_HALF)
-    scalar = scalars_at(0, words[L.S_COUNTS] & L.LOW_HALF)
-    found = []
-    for one in members:
-        tensors, scalars = [], []
-        for _ in range(one.tensors):
-            tensors.append(_tensor(body[tensor : tensor + L.TENSOR_WORDS], layouts))
-            tensor += L.TENSOR_WORDS
-        for _ in range(one.scalars):
-            raw = body[scalar + L.SCALAR_BITS].to_bytes(L.WORD, "little", signed=True)
-            scalars.append(as_it_went_in(raw, body[scalar + L.SCALAR_KIND]))
-            scalar += L.SCALAR_WORDS
-        found.append(StoredArgs(tuple(tensors), tuple(scalars)))
-    return tuple(found)
+    """Return the arguments of each member, or of a single task."""
+    first, end = submit.tensors_at(copy, 0), submit.scalars_at(copy, 0)
+    tensors = (
+        _tensor(copy[at : at + L.TENSOR_WORDS], layouts) for at in range(first, end, L.TENSOR_WORDS)
+    )
+    scalars = (
+        as_it_went_in(
+            copy[at + L.SCALAR_BITS].to_bytes(L.WORD, "little", signed=True),
+            copy[at + L.SCALAR_KIND],
+        )
+        for at in range(end, submit.members_at(copy, 0), L.SCALAR_WORDS)
+    )
+    counts = [copy[at + L.MEMBER_COUNTS] for at in members] or [copy[L.S_COUNTS]]
+    return tuple(
+        StoredArgs(tuple(islice(tensors, one & L.LOW_HALF)), tuple(islice(scalars, one >> L.HALF)))
+        for one in counts
+    )
 
 
 def _tensor(words: list[int], layouts: LayoutReader) -> ContinuousTensor:
@@ -312,44 +284,28 @@ def _tensor(words: list[int], layouts: LayoutReader) -> ContinuousTensor:
     return ContinuousTensor._from_wire(without_tag(replaced(wire, CHILD_MEMORY_AT, child)), layouts)
 
 
-def _output_keys(
-    members: list[_Member], words: list[int], body: list[int]
-) -> tuple[tuple[int, int], ...]:
-    tensors = words[L.S_COUNTS] & L.LOW_HALF
-    owners = [one.affinity for one in members for _ in range(one.tensors)]
-    found = []
-    for i in range(tensors):
-        if body[i // L.MASK_TENSORS] >> i % L.MASK_TENSORS & 1:
-            at = tensors_at(0, tensors) + i * L.TENSOR_WORDS
-            is_child = body[at + L.TENSOR_KIND] & L.TENSOR_CHILD
-            address = body[at + L.TENSOR_DATA] & (1 << 64) - 1
-            found.append((address, owners[i] if is_child else -1))
-    return tuple(dict.fromkeys(found))
-
-
-def _edges(words: list[int], body: list[int]) -> list[list[int]]:
-    first = _edges_at(words)
-    return [body[at : at + L.EDGE_WORDS] for at in range(first, len(body), L.EDGE_WORDS)]
-
-
-def edges_of(mem: Array, slot: int) -> list[list[int]]:
-    """Return the edges to the task in a slot that cannot change meanwhile."""
-    words: list[int] = mem[slot : slot + L.S_INLINE].tolist()
-    return _edges(words, _body_of(mem, words))
-
-
-def _slab(words: list[int], body: list[int]) -> Slab | None:
-    """Return the memory allocated for a task: its parts are contiguous."""
-    tensors = words[L.S_COUNTS] & L.LOW_HALF
-    address, total = 0, 0
-    for i in range(tensors):
-        bit = L.SLAB_BIT + i % L.MASK_TENSORS
-        if body[i // L.MASK_TENSORS] >> bit & 1:
-            at = tensors_at(0, tensors) + i * L.TENSOR_WORDS
-            wire = np.array(body[at : at + L.TENSOR_WORDS], np.int64).tobytes()
-            address = address or body[at + L.TENSOR_DATA]
+def _outputs(copy: list[int]) -> tuple[tuple[tuple[int, int], ...], Slab | None]:
+    """Return the keys of what a task has become the producer of, and its memory, which is contiguous."""
+    keys, address, total = {}, 0, 0
+    tensors = range(submit.tensors_at(copy, 0), submit.scalars_at(copy, 0), L.TENSOR_WORDS)
+    for i, t in enumerate(tensors):
+        mask = copy[copy[L.S_BODY] + i // L.MASK_TENSORS] >> i % L.MASK_TENSORS
+        if mask & 1:
+            data = copy[t + L.TENSOR_DATA] & (1 << 64) - 1
+            keys[data, submit.owner_of(copy, 0, t, i)] = None
+        if mask >> L.SLAB_BIT & 1:
+            wire = np.array(copy[t : t + L.TENSOR_WORDS], np.int64).tobytes()
+            address = address or copy[t + L.TENSOR_DATA]
             total += L.round_up(bytes_of(wire), L.HEAP_ALIGN)
-    return Slab(address, total) if total else None
+    return tuple(keys), Slab(address, total) if total else None
+
+
+def edges_of(mem: Any, slot: int) -> list[list[int]]:
+    """Return the edges to the task in a slot that cannot change meanwhile, or in a copy."""
+    first, count = submit.edges_at(mem, slot), mem[slot + L.S_EDGES] & L.LOW_HALF
+    words = np.array(mem[first : first + count * L.EDGE_WORDS], np.int64)
+    edges: list[list[int]] = words.reshape(-1, L.EDGE_WORDS).tolist()
+    return edges
 
 
 def consumers(mem: Array, slot: int) -> tuple[int, ...]:
@@ -428,7 +384,13 @@ def running(mem: Array, start: int) -> Running | None:
         seen = _frame_words(mem, start)
         if seen is None:
             return None
-        found = _read(mem, *seen)
+        frame, _, slot, since = seen
+        box = frame + L.W_MAILBOX
+        tensors = mem.item(box + L.MAIL_COUNTS) & L.LOW_HALF
+        tensors = min(tensors, L.MAILBOX_WORDS // L.TENSOR_WORDS)
+        key = mem.item(box + L.MAIL_TENSORS + tensors * L.TENSOR_WORDS) & L.CALL_KEY
+        callable = mem.item(slot + L.S_CALLABLE) & L.CALLABLE_MASK
+        found = Running(mem.item(slot + L.S_ID), callable, key, since)
         if seen == _frame_words(mem, start):
             return found
     return None
@@ -447,14 +409,6 @@ def _frame_words(mem: Array, start: int) -> tuple[int, int, int, int] | None:
     if state != L.TASK_READY or since <= 0 or not is_slot:
         return None
     return frame, mem.item(frame + L.W_FILLED), slot, since
-
-
-def _read(mem: Array, frame: int, _filled: int, slot: int, since: int) -> Running:
-    callable = mem.item(slot + L.S_CALLABLE) & L.CALLABLE_MASK
-    box = frame + L.W_MAILBOX
-    tensors = min(mem.item(box + L.MAIL_COUNTS) & L.LOW_HALF, L.MAILBOX_WORDS // L.TENSOR_WORDS)
-    key = mem.item(box + L.MAIL_TENSORS + tensors * L.TENSOR_WORDS) & L.CALL_KEY
-    return Running(mem.item(slot + L.S_ID), callable, key, since)
 
 
 def count_tasks(mem: Array) -> TaskCounts:
