@@ -40,7 +40,7 @@ from cloudpickle import cloudpickle
 from ..callables.pickling import PICKLED, is_plain
 from ..callables.runnable import refuse_unrun, require_runnable
 from ..engine.view.blocks import Blocks, data_of
-from ..engine.view.mailbox import CallWords, MailboxView, ReceivedArgs, call_words
+from ..engine.view.mailbox import MailboxView, ReceivedArgs, call_words
 from ..errors import HazardError, TaskError
 from ..jit import layout as L
 from ..jit.fail_points import FAIL_TOOK_BLOCK, FAIL_WROTE_BLOCK, die_here
@@ -130,7 +130,7 @@ class Inside:
         take_calls_of_tasks(NESTED)  # this thread runs nothing else
         here.actors = {}
         self._start = mailbox.start
-        self._call = CallWords(mailbox)
+        self._call = mailbox
         self._mem = mailbox.engine.mem
         self._blocks = Blocks(self._mem, mailbox.worker + 1)
         is_process = (

@@ -237,7 +237,7 @@ class LinkFrames:
             raw = order.encode(kind, payload)
             if kind != protocol.OwnFrameType.VALUE_TAKEN:  # which nothing answers
                 self._unanswered[order.sent] = _ANSWERS.get(kind, kind)
-            if self.mailbox.is_traced:
+            if self.mailbox.engine.view.is_traced:
                 self.note(kind, order.sent, 0, len(raw), True)
             self._send(raw)
             words[limits.FRAMES_SENT], words[limits.BYTES_SENT] = order.sent, order.bytes_sent
@@ -293,7 +293,7 @@ class LinkFrames:
                 self.give_up(str(error))
                 raise
             self._answers[number] = frame
-        if self.mailbox.is_traced:
+        if self.mailbox.engine.view.is_traced:
             nbytes = limits.FRAME_HEADER_BYTES + len(frame.payload)
             self.note(kind, number, task if number == asked else 0, nbytes, False)
         words[limits.FRAMES_RECEIVED], words[limits.BYTES_RECEIVED] = (

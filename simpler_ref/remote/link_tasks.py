@@ -44,7 +44,7 @@ from ..calls.sending import Payload, number_in
 from ..calls.tasks import Task
 from ..engine.view.blocks import Blocks, data_of, set_value_key, value_key
 from ..engine.view.layouts import Layouts
-from ..engine.view.mailbox import CallWords, ReceivedArgs, call_words, digest_in
+from ..engine.view.mailbox import ReceivedArgs, call_words, digest_in
 from ..errors import ControlError, TaskError, TransferError
 from ..jit import layout as L
 from ..model.tensor import view_memory
@@ -493,7 +493,7 @@ class CallTasks(TaskReader):
         self._spec, self._number = spec, number
         mailbox = frames.mailbox
         self._mem = mailbox.engine.mem
-        self._call = CallWords(mailbox)
+        self._call = mailbox
         self._blocks = Blocks(self._mem, mailbox.worker + 1)
         size = spec.worker.get("values_size", MOST_KEPT * PART_KEPT)
         self.values = KnownValues(self._mem, min(MOST_KEPT, size // PART_KEPT))

@@ -198,7 +198,7 @@ class LinkTrace:
         self._note((word, task, time.monotonic_ns(), nbytes))
 
     def _note_moved(self, address: str, stored: bool, nbytes: int, began: int) -> None:
-        if self._frames.mailbox.is_traced:
+        if self._frames.mailbox.engine.view.is_traced:
             word = moved_word(address, stored=stored)
             self._note((word, nbytes, began, time.monotonic_ns()))
 

@@ -263,12 +263,6 @@ class MailboxView:
         box: int = self.engine.mem.ctypes.data + L.WORD * word
         return box + L.MAILBOX_OFF_ARGS, box + L.MAILBOX_OFF_CONFIG
 
-    @property
-    def is_run_over(self) -> bool:
-        """Whether a task of the run has failed, or the run was cancelled, as a hint."""
-        mem = self.engine.mem
-        return bool(mem[L.RUN_ERROR] or mem[L.CANCEL])
-
     # ------------------------------------------------------------ as the parent sees it
     @property
     def state(self) -> int:
@@ -325,6 +319,23 @@ class MailboxView:
         return ((word >> L.RAN_TASK) - 1, word & L.CALLABLE_MASK) if word else None
 
     # ------------------------------------------------------------ as the worker itself sees it
+    @property
+    def slot(self) -> int:
+        """The current task's slot, by which blocks know a call."""
+        mem = self.engine.mem
+        return mem.item(self.start + mem.item(self.start + L.W_AT) + L.W_SLOT)
+
+    def answer(self, kind: int, value: int) -> None:
+        """Say what the current call has returned."""
+        mem = self.engine.mem
+        at = self.start + mem.item(self.start + L.W_AT)
+        mem[at + L.W_VALUE] = value
+        mem[at + L.W_KIND] = kind
+
+    def note_code(self, key: int, address: int) -> None:
+        """Note the compiled code of a function, for the calls that follow."""
+        self.engine.kernels.note_code(self.engine.mem, self.worker, key, address)
+
     def add_device_time(self, ns: int) -> None:
         """Add the time that a chip spent on a task."""
         self.engine.mem[self.start + L.W_DEVICE_NS] += ns
@@ -335,10 +346,6 @@ class MailboxView:
     """Which member of a group the current task is, plus 1; 0 for a single task."""
     is_skipped: bool = flag_at(L.W_SKIP)
     """Whether the worker was told that it need not start the current task."""
-
-    @property
-    def is_traced(self) -> bool:
-        return bool(self.engine.mem.item(L.TRACING))
 
     def note(self, what: int, task: int, time: int, value: int) -> None:
         journal = L.JOURNALS_OF_WORKERS + self.worker
@@ -420,26 +427,3 @@ CALL_PLACES = (
 The word of the memory that has the epoch of layouts; of the worker: the offset of its current frame; of
 the frame: mailbox, value and its kind; and the bytes of the mailbox before the arguments, and the kinds.
 """
-
-
-class CallWords:
-    """The words of the call that a worker runs."""
-
-    def __init__(self, mailbox: MailboxView) -> None:
-        self._mem, self._start = mailbox.engine.mem, mailbox.start
-        self._note_code, self._worker = mailbox.engine.kernels.note_code, mailbox.worker
-
-    @property
-    def slot(self) -> int:
-        """The call's slot, by which blocks know it."""
-        at = self._start + self._mem.item(self._start + L.W_AT)
-        return self._mem.item(at + L.W_SLOT)
-
-    def answer(self, kind: int, value: int) -> None:
-        mem = self._mem
-        at = self._start + mem.item(self._start + L.W_AT)
-        mem[at + L.W_VALUE] = value
-        mem[at + L.W_KIND] = kind
-
-    def note_code(self, key: int, address: int) -> None:
-        self._note_code(self._mem, self._worker, key, address)
