@@ -138,9 +138,8 @@ class OrchLock:
         self.helping = True
         try:
             self._heed_queue()
-            return int(
-                self._kernels.help_stream(self._mem, live, ended, slot, min(rest_ns, PARK_NS))
-            )
+            help, slice_ns = self._kernels.help_scheduler, min(rest_ns, PARK_NS)
+            return int(help(self._mem, live, ended, -1, slot, slice_ns))
         finally:
             self.helping = False
 

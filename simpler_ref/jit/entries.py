@@ -34,13 +34,9 @@ from .kernel import BYTES, INT, WORDS, bind, entry, entry_of, pack_entries, prin
 open_scope = entry_of(submit.open_scope, WORDS, nogil=False)
 close_scope = entry_of(submit.close_scope, WORDS, nogil=False)
 end_run = entry_of(schedule.end_run, WORDS, nogil=False)
-submit_group_and_pass = entry_of(schedule.submit_and_pass, WORDS, INT, INT, INT, BYTES, nogil=False)
+submit_and_pass = entry_of(schedule.submit_and_pass, WORDS, INT, INT, INT, BYTES, nogil=False)
+help_scheduler = entry_of(schedule.help_scheduler, WORDS, INT, INT, INT, INT, INT, nogil=True)
 alloc_buffer = entry_of(submit.alloc_buffer, WORDS, BYTES, nogil=False)
-
-
-@entry(WORDS, INT, INT, BYTES, nogil=False)
-def submit_and_pass(mem, callable_word, counts, words):
-    return schedule.submit_and_pass(mem, callable_word, counts, 0, words)
 
 
 @entry(WORDS, WORDS, WORDS, nogil=True)
@@ -52,11 +48,6 @@ def run_program(mem, words, variables):
     if began != 0:
         journal.note_span(mem, L.JOURNAL_OF_ORCH, L.NOTED_PLAYED, 0, began)
     return code
-
-
-@entry(WORDS, INT, INT, INT, INT, nogil=True)
-def help_scheduler(mem, live, ended, taken, slice_ns):
-    return schedule.help_scheduler(mem, live, ended, taken, L.NONE, slice_ns)
 
 
 @entry(WORDS, nogil=False)
@@ -141,12 +132,6 @@ def read_outcome_from_c(mem, slot, outcome):
     words[0] = kind
     words[1] = mem[slot + L.S_VALUE]
     return 1
-
-
-@entry(WORDS, INT, INT, INT, INT, nogil=True)
-def help_stream(mem, live, ended, call, slice_ns):
-    """Run passes until a goal is reached, or, unless `call` is STAY, another thread wants the turn."""
-    return schedule.help_scheduler(mem, live, ended, -1, call, slice_ns)
 
 
 @entry(WORDS, INT, nogil=True)

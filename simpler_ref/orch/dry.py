@@ -73,7 +73,7 @@ class DryRun:
         for one in members:
             number_layouts(one._tensors, self._engine.layouts)
         counts, whole = submit_words(members, workers)
-        submit = self._engine.kernels.submit_group_and_pass
+        submit = self._engine.kernels.submit_and_pass
         slot = submit(self._engine.mem, word, counts, len(workers or ()), whole)
         self._require_slot(slot, whole, counts)
         if slot & L.AUTO_OUTPUT:

@@ -138,9 +138,9 @@ class Orchestrator:
         except (KeyError, TypeError, AttributeError):
             pass  # it is refused, or goes the long way
         else:
-            slot = self._submit(self._mem, word, counts, wire)
+            slot = self._submit(self._mem, word, counts, 0, wire)
             if slot < 0:
-                attempt = partial(self._submit, self._mem, word, counts, wire)
+                attempt = partial(self._submit, self._mem, word, counts, 0, wire)
                 slot = self._retry(slot, attempt, lambda: asked_for(wire, counts))
             if slot & L.AUTO_OUTPUT and args is not None:
                 note_outputs([args], self._view.provided(slot ^ L.AUTO_OUTPUT, counts & L.LOW_HALF))
@@ -207,13 +207,10 @@ class Orchestrator:
 
     def _send(self, word: int, members: list[TaskArgs], workers: list[int] | None) -> None:
         counts, wire = submit_words(members, workers)
-        submit, about = self._submit, [counts]
-        if workers is not None:
-            submit = self._checked(self._engine.kernels.submit_group_and_pass)
-            about.append(len(members))
-        slot = submit(self._mem, word, *about, wire)
+        size = 0 if workers is None else len(members)
+        slot = self._submit(self._mem, word, counts, size, wire)
         if slot < 0:
-            attempt = partial(submit, self._mem, word, *about, wire)
+            attempt = partial(self._submit, self._mem, word, counts, size, wire)
             slot = self._retry(slot, attempt, lambda: asked_for(wire, counts))
         if slot & L.AUTO_OUTPUT:
             note_outputs(members, self._view.provided(slot ^ L.AUTO_OUTPUT, counts & L.LOW_HALF))
@@ -631,7 +628,7 @@ class Orchestrator:
 
     def _until_idle(self) -> None:
         tasks, kernels = self._view.pushed - self._pushed_before, self._engine.kernels
-        while kernels.help_scheduler(self._mem, -1, tasks, -1, PARK_NS) != L.OK:
+        while kernels.help_scheduler(self._mem, -1, tasks, -1, L.NONE, PARK_NS) != L.OK:
             self._session.look()  # between slices Python sees signals
 
     def live_tasks(self) -> int:
@@ -679,7 +676,7 @@ class Orchestrator:
                 code = attempt()
                 waited = L.OK
                 if code == L.WOULD_BLOCK:  # wait in slices, between which Python sees signals
-                    waited = kernels.help_scheduler(mem, -1, -1, taken, min(rest, PARK_NS))
+                    waited = kernels.help_scheduler(mem, -1, -1, taken, L.NONE, min(rest, PARK_NS))
                 if waited in (L.TIMED_OUT, L.INTERRUPTED):
                     self._session.look()
                 if self._progress() != reclaimed:
@@ -704,7 +701,7 @@ class Orchestrator:
         if tasks - ended <= MOST_BEHIND:
             return
         goal = tasks - MOST_BEHIND // 2
-        while kernels.help_scheduler(mem, -1, goal, -1, SLICE_NS) != L.OK:
+        while kernels.help_scheduler(mem, -1, goal, -1, L.NONE, SLICE_NS) != L.OK:
             before, ended = ended, view.ended
             if ended - before < FEWEST_PER_SLICE:
                 return
@@ -712,11 +709,8 @@ class Orchestrator:
     # ------------------------------------------------------------ for Worker.run
     def _take_entries(self) -> None:
         """Submit by the engine's entries as they are now: a trace begins or ends."""
-        self._submit = self._checked(self._engine.kernels.submit_and_pass)
-
-    def _checked(self, submit: Callable[..., int]) -> Callable[..., int]:
-        """Return a kernel that submits; if the workers are spawned, it looks at all addresses."""
-        return partial(_submit_visible, submit) if visibility.current.spawned else submit
+        submit = self._engine.kernels.submit_and_pass
+        self._submit = partial(_submit_visible, submit) if visibility.current.spawned else submit
 
     def _open(self, next_level: Handles, subs: Handles) -> None:
         self._next_level = next_level
@@ -817,11 +811,11 @@ class ScopeGuard:
 
 
 def _submit_visible(
-    submit: Callable[..., int], mem: Array, word: int, counts: int, *rest: Any
+    submit: Callable[..., int], mem: Array, word: int, counts: int, size: int, wire: bytes
 ) -> int:
     """Submit a task, or a group, if spawned workers have the memory of its tensors."""
-    visibility.require_wires_visible(W.each_tensor(W.tensors_of(rest[-1], counts)))
-    return submit(mem, word, counts, *rest)
+    visibility.require_wires_visible(W.each_tensor(W.tensors_of(wire, counts)))
+    return submit(mem, word, counts, size, wire)
 
 
 def asked_for(wire: bytes, counts: int) -> bytes:

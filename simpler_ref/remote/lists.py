@@ -395,7 +395,7 @@ class Replaying:
             if self._is_over():
                 raise RemoteError("the session ends")
             slot = self._due[0][0] if self._due else L.NONE
-            if kernels.help_stream(mem, -1, -1, slot, PARK_NS) != L.OK:
+            if kernels.help_scheduler(mem, -1, -1, -1, slot, PARK_NS) != L.OK:
                 orch._session.look()
 
     def _show_ended(self) -> None:

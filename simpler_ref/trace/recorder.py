@@ -36,10 +36,7 @@ POKE_NS = 500_000_000
 """How often a run that ends has the collector write what there is."""
 JOIN_TIMEOUT_S = 10.0
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
-_SUBMITTERS = (
-    *("submit_and_pass", "submit_group_and_pass", "run_program", "alloc_buffer"),
-    "call_and_pass",
-)
+_SUBMITTERS = "submit_and_pass", "run_program", "alloc_buffer", "call_and_pass"
 """The entries by which Python submits."""
 _SCOPES = "open_scope", "close_scope"
 

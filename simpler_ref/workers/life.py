@@ -591,7 +591,8 @@ class MemoryUsers:
                 return False
             life.stream.wait_for_end(ended, PARK_NS)
         elif life.is_in_own_run():
-            if self._help(self._mem, -1, ended + 1, -1, PARK_NS) in (L.TIMED_OUT, L.INTERRUPTED):
+            answer = self._help(self._mem, -1, ended + 1, -1, L.NONE, PARK_NS)
+            if answer in (L.TIMED_OUT, L.INTERRUPTED):
                 life.live().look()
         else:
             time.sleep(OTHERS_S)

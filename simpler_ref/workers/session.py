@@ -451,7 +451,7 @@ def drain(session: Session, failures: Failures = ()) -> None:
     """End every scope and wait until every task is reclaimed; a failure cancels what can be."""
     mem, kernels = session.engine.mem, session.engine.kernels
     kernels.finish_run(mem, bool(failures))
-    while kernels.help_scheduler(mem, 0, -1, -1, PARK_NS) != L.OK:
+    while kernels.help_scheduler(mem, 0, -1, -1, L.NONE, PARK_NS) != L.OK:
         session.look(failures)
 
 

@@ -82,8 +82,7 @@ PARTIES = (
 
 CALLERS = {
     "Orch": (
-        *("submit_and_pass", "submit_group_and_pass"),
-        *("alloc_buffer", "begin_stream", "call_and_pass", "help_stream", "forget_memory"),
+        *("submit_and_pass", "alloc_buffer", "begin_stream", "call_and_pass", "forget_memory"),
         *("end_stream", "reset_stream"),
         *("run_program", "open_scope", "close_scope", "help_scheduler"),
         *("begin_run", "finish_run", "end_run", "wait_ready", "set_usable", "forget_configs"),

@@ -354,16 +354,12 @@ def check_submit(request):
     before, word = mem.copy(), L.SUB << L.WORD_KIND
     refusals = (L.ILLEGAL, L.TOO_MANY_ARGS, L.TOO_LARGE, L.WOULD_BLOCK)
     fits = is_what_was_announced(mem, counts, members, wire)
-    codes = [kernels.submit_group_and_pass(mem, word, counts, members, wire)]
-    if members == 0:
-        mem[:] = before
-        codes.append(kernels.submit_and_pass(mem, word, counts, wire))
-        assert codes[0] == codes[1]
-    assert codes[-1] >= 0 or codes[-1] in refusals
-    if codes[-1] < 0:
+    code = kernels.submit_and_pass(mem, word, counts, members, wire)
+    assert code >= 0 or code in refusals
+    if code < 0:
         assert np.array_equal(mem, before)
-    if codes[-1] != L.TOO_MANY_ARGS:  # which is said first
-        assert fits == (codes[-1] != L.ILLEGAL)
+    if code != L.TOO_MANY_ARGS:  # which is said first
+        assert fits == (code != L.ILLEGAL)
     mem[:] = before
     code = kernels.alloc_buffer(mem, wire)
     fits = len(wire) >= 40 and is_tensor(wire[:40])

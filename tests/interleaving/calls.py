@@ -154,7 +154,7 @@ class CallPlay(Play):
             if self.queued:
                 return
         self.helping, self.stays = True, call == L.STAY
-        entries.help_stream(self.mem, live, ended, call, SLICE_NS)
+        entries.help_scheduler(self.mem, live, ended, -1, call, SLICE_NS)
         self.helping = False
 
     # ------------------------------------------------------------ threads of the user's process

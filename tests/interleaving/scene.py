@@ -258,14 +258,14 @@ class Play:
         if scene.drains:
             self.drain()
         entries.finish_run(mem, int(scene.cancel and self.run_number == 0))
-        while entries.help_scheduler(mem, 0, -1, -1, PARK_NS) != L.OK:
+        while entries.help_scheduler(mem, 0, -1, -1, L.NONE, PARK_NS) != L.OK:
             pass
         self.check_run()
         entries.end_run(mem)
 
     def drain(self):
         """Wait, in the middle of the run, for what was submitted: then all of it has its outcome."""
-        while entries.help_scheduler(self.mem, -1, len(self.slots), -1, PARK_NS) != L.OK:
+        while entries.help_scheduler(self.mem, -1, len(self.slots), -1, L.NONE, PARK_NS) != L.OK:
             pass
         states = [self.mem[slot + L.S_STATE] for slot in self.slots]
         ended = (L.COMPLETED, L.CONSUMED, L.FAILED)
@@ -301,15 +301,12 @@ class Play:
                 code = submit.submit_task(mem, word, counts, task.members, wire + rest)
                 if code >= 0:
                     schedule.pass_in_bulk(mem, code)
-            elif task.members:
-                code = entries.submit_group_and_pass(
-                    mem, word, counts, task.members, as_bytes(wire + members)
-                )
             else:
-                code = entries.submit_and_pass(mem, word, counts, as_bytes(wire))
+                whole = as_bytes(wire + members if task.members else wire)
+                code = entries.submit_and_pass(mem, word, counts, task.members, whole)
             if code != L.WOULD_BLOCK:
                 break
-            entries.help_scheduler(mem, -1, -1, taken, PARK_NS)
+            entries.help_scheduler(mem, -1, -1, taken, L.NONE, PARK_NS)
         if code >= 0:
             self.slots.append(code & ~L.AUTO_OUTPUT)
         assert code >= 0 or code == L.RUN_FAILED, code

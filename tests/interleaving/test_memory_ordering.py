@@ -229,7 +229,7 @@ def looks_out(play):
 
     def orch():
         play.submit(0)
-        entries.help_scheduler(play.mem, -1, -1, -1, 0)
+        entries.help_scheduler(play.mem, -1, -1, -1, L.NONE, 0)
 
     play.world.add("orch", orch)
     play.world.add("lookout", lambda: entries.look_out(play.mem, 0, 0, 0))
@@ -247,7 +247,7 @@ def everybody_has_ended(play):
 
 def drains(play):
     """The Orch thread waits for a task that never ends, and for one before it."""
-    play.world.add("orch", lambda: entries.help_scheduler(play.mem, 0, -1, -1, 10**12))
+    play.world.add("orch", lambda: entries.help_scheduler(play.mem, 0, -1, -1, L.NONE, 10**12))
     play.add_others()
 
 

@@ -118,7 +118,7 @@ def test_a_signal_that_another_thread_takes_does_not_leave_the_pass_locked(monke
     before = signal.signal(signal.SIGALRM, terminate)
     try:
         with pytest.raises(Terminated):
-            engine.kernels.help_scheduler(engine.mem, 0, -1, -1, 0)
+            engine.kernels.help_scheduler(engine.mem, 0, -1, -1, 0, 0)
     finally:
         signal.signal(signal.SIGALRM, before)
     assert (engine.mem[L.PASS_LOCK], taken) == (0, [True])

@@ -23,7 +23,7 @@ def test_a_wait_for_room_lasts_until_there_is_something_to_reclaim(driver):
     def wait():
         """Wait as the Orch thread does, for a slice."""
         taken = int(driver.mem[L.WIRING_TAKEN])
-        return driver.k.help_scheduler(driver.mem, -1, -1, taken, 50_000_000)
+        return driver.k.help_scheduler(driver.mem, -1, -1, taken, L.NONE, 50_000_000)
 
     driver.open_scope()
     task = driver.submit_and_settle(auto(1 << 16))

@@ -88,10 +88,7 @@ BYTES = {
 def test_bytes_that_are_not_what_was_announced_are_refused_and_change_nothing(driver, what):
     before, word, k = driver.words(), L.SUB << L.WORD_KIND, driver.k
     counts, members, wire = BYTES[what]
-    if members:
-        assert k.submit_group_and_pass(driver.mem, word, counts, members, wire) == L.ILLEGAL
-    else:
-        assert k.submit_and_pass(driver.mem, word, counts, wire) == L.ILLEGAL
+    assert k.submit_and_pass(driver.mem, word, counts, members, wire) == L.ILLEGAL
     if what.startswith(("an element", "six", "dimensions", "more bytes", "no tensor")):
         assert k.alloc_buffer(driver.mem, wire) == L.ILLEGAL
     assert driver.changed_since(before) == []

@@ -22,9 +22,9 @@ def test_a_pass_leaves_keys_slab_and_slot_to_the_orch_thread_which_reclaims_once
     if how == "by itself":
         assert driver.reclaim() == 1
     elif how == "in a submit":
-        driver.k.submit_and_pass(driver.mem, L.SUB << 32, 0, b"")
+        driver.k.submit_and_pass(driver.mem, L.SUB << 32, 0, 0, b"")
     else:
-        assert driver.k.help_scheduler(driver.mem, 0, -1, -1, 1 << 40) == L.OK
+        assert driver.k.help_scheduler(driver.mem, 0, -1, -1, L.NONE, 1 << 40) == L.OK
     assert (driver.state(slot), driver.lookup(slab), driver.held(1)) == (FREE, L.NONE, 0)
     assert (driver.live(), driver.consumed_list()) == (how == "in a submit", [])
     assert driver.reclaim() == 0, "once"

@@ -63,7 +63,7 @@ def draining(driver):
     """Drain on another thread meanwhile, which parks without spinning; in the end it has drained."""
     driver.mem[[L.PARK_NS, L.SPIN_NS]] = NEVER_NS, 0
     with ThreadPoolExecutor(1) as threads:
-        drained = threads.submit(driver.k.help_scheduler, driver.mem, 0, -1, -1, NEVER_NS)
+        drained = threads.submit(driver.k.help_scheduler, driver.mem, 0, -1, -1, L.NONE, NEVER_NS)
         yield
         assert drained.result(2 * DEADLINE_S) == L.OK
 
@@ -279,7 +279,7 @@ def test_who_has_not_announced_to_park_is_not_woken(driver, word):
     finish(driver, driver.start())
     driver.x.announce_uncollected(driver.mem, 0)
     driver.x.notify(driver.mem, word)
-    driver.k.submit_and_pass(driver.mem, L.SUB << L.WORD_KIND, 0, b"")
+    driver.k.submit_and_pass(driver.mem, L.SUB << L.WORD_KIND, 0, 0, b"")
     assert sleeper.sleeps_on()
 
 
