@@ -15,7 +15,6 @@ on x86 it costs no more than a plain load.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import platform
@@ -120,25 +119,16 @@ def visit_core(core):
     return True
 
 
-def keep_off_core(thread, core):
-    """Exclude a core from those that a thread may use, if it may use that and another.
-
-    Returns whether this changed anything.
-    """
+def allow_core(thread, core, allowed):
+    """Let a thread, 0: this one, use a core or not; it keeps the last one. Return whether that changed."""
     try:
         cores = os.sched_getaffinity(thread)
-        if core not in cores:
+        if (core in cores) == (allowed != 0):
             return False
-        os.sched_setaffinity(thread, cores - {core})
+        os.sched_setaffinity(thread, cores ^ {core})
     except OSError:
         return False
     return True
-
-
-def let_on_core(core):
-    """Let this thread run on one more core."""
-    with contextlib.suppress(OSError):
-        os.sched_setaffinity(0, os.sched_getaffinity(0) | {core})
 
 
 def now_ns():

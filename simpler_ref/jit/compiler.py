@@ -200,27 +200,20 @@ def visit_core(context, builder, core):
     return allowed
 
 
-@instruction(types.boolean, INT, INT)
-def keep_off_core(context, builder, thread, core):
+@instruction(types.boolean, INT, INT, INT)
+def allow_core(context, builder, thread, core, allowed):
     cores = _core_set(builder)
     _affinity(builder, "get", thread, cores)
     word, bit = _bit_of(builder, cores, core)
     before = builder.load(word, typ=_I64)
+    is_in = builder.icmp_unsigned("!=", builder.and_(before, bit), _ZERO)
+    wanted = builder.icmp_unsigned("!=", allowed, _ZERO)
     changed = cgutils.alloca_once_value(builder, ir.Constant(_BIT, 0))
-    with builder.if_then(builder.icmp_unsigned("!=", builder.and_(before, bit), _ZERO)):
-        builder.store(builder.and_(before, builder.not_(bit)), word)
+    with builder.if_then(builder.icmp_unsigned("!=", is_in, wanted)):
+        builder.store(builder.xor(before, bit), word)
         done = _affinity(builder, "set", thread, cores)  # an empty set is refused
         builder.store(builder.icmp_signed("==", done, ir.Constant(_I32, 0)), changed)
     return builder.load(changed)
-
-
-@instruction(types.void, INT)
-def let_on_core(context, builder, core):
-    cores = _core_set(builder)
-    _affinity(builder, "get", _ZERO, cores)
-    word, bit = _bit_of(builder, cores, core)
-    builder.store(builder.or_(builder.load(word, typ=_I64), bit), word)
-    _affinity(builder, "set", _ZERO, cores)
 
 
 def _clock(builder, number):
@@ -446,7 +439,7 @@ def compile_part(entries: Sequence[Any], elsewhere: Sequence[Any] = ()) -> bytes
 
     What is `elsewhere` is called by its symbol: then this process compiles nothing else.
     """
-    with compiler_lock.global_compiler_lock, _no_garbage_collection(), _remembered_types():
+    with compiler_lock.global_compiler_lock, _quickly():
         _know([one.py_func for one in entries], elsewhere)
         unit = _Unit(_codegen(), "kernels")
         unit.enable_object_caching()
@@ -550,23 +543,14 @@ def _add(unit: _Unit, entry: Any) -> None:
 
 
 @contextlib.contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Keep the collector from a third of the time: compiling makes millions of objects that stay."""
+def _quickly() -> Iterator[None]:
+    """Compile without the garbage collector, and have numba find the type of an operation once.
+
+    The collector took a third of the time: compiling makes millions of objects that stay. Finding types
+    was a quarter of numba's: it tries all candidates wherever an operation stands.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-@contextlib.contextmanager
-def _remembered_types() -> Iterator[None]:
-    """Have numba find the type of an operation once: it tries all candidates wherever one stands.
-
-    That was a quarter of numba's time.
-    """
     plain = types.Function.get_call_type
     found: dict[Any, Any] = {}
 
@@ -581,3 +565,5 @@ def _remembered_types() -> Iterator[None]:
         yield
     finally:
         del types.Function.get_call_type
+        if was_enabled:
+            gc.enable()

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from . import layout as L
 from .atomics import (
+    allow_core,
     core_here,
     futex_wake,
-    keep_off_core,
-    let_on_core,
     load,
     now_ns,
     store,
@@ -45,7 +44,7 @@ def wake_elsewhere(mem, w):
     if load(mem, w + L.W_DEATH) != 0:
         thread = 0  # its number may be another thread's by now
     if thread != 0 and load(mem, w + L.W_KEPT_OFF) == 0 and has_free_core(mem, w):
-        if keep_off_core(thread, core):
+        if allow_core(thread, core, 0):
             store(mem, w + L.W_KEPT_OFF, core + 1)
     futex_wake(mem, served(mem, w))
 
@@ -72,14 +71,14 @@ def stay_apart(mem, worker):
     kept_off = load(mem, w + L.W_KEPT_OFF)
     if kept_off != 0:
         store(mem, w + L.W_KEPT_OFF, 0)
-        let_on_core(kept_off - 1)
+        allow_core(0, kept_off - 1, 1)
     core = core_here()
     if mem[w + L.W_CORE] != core + 1:
         store(mem, w + L.W_CORE, core + 1)
     submits = load(mem, L.ORCH_CORE)
     if submits == core + 1:
-        if has_free_core(mem, w) and may_move(mem, w) and keep_off_core(0, core):
-            let_on_core(core)
+        if has_free_core(mem, w) and may_move(mem, w) and allow_core(0, core, 0):
+            allow_core(0, core, 1)
     elif submits == 0 and mem[w + L.W_HOME] > 0 and mem[w + L.W_HOME] != core + 1:
         shares = mem[L.BESIDE] != 0 or shares_core(mem, worker, core)
         if shares and may_move(mem, w):

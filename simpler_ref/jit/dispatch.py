@@ -70,9 +70,6 @@ def wake_sleepers(mem, kind):
         if mem[w + L.W_UNTOLD] != 0:
             mem[w + L.W_UNTOLD] = 0
             if load(mem, w + L.W_PARKED) != 0:
-                if unlikely(mem[L.TRACING] == L.TRACE_ALL):
-                    what = L.NOTED_WOKE | worker << 8
-                    note(mem, L.JOURNAL_OF_SCHEDULER, what, 0, now_ns(), 0)
                 wake_elsewhere(mem, w)
             notify(mem, w + L.W_LOOKOUT)
 

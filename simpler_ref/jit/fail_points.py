@@ -34,14 +34,6 @@ from .kernel import FAIL_POINTS
     FAIL_WROTE_BLOCK,  # the block is written, and not named in the answer
 ) = range(1, 17)
 
-FAIL_NAMES = {
-    value: name.removeprefix("FAIL_").lower()
-    for name, value in list(globals().items())
-    if name.startswith("FAIL_") and isinstance(value, int) and not isinstance(value, bool)
-}
-"""The names of the fail points, by number."""
-
-
 if FAIL_POINTS:
 
     def fail_point(mem, w, number):

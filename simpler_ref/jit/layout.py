@@ -84,7 +84,6 @@ NOTED_WAITED = 24  # the Orch thread waited, from NOTE_TIME to NOTE_VALUE; the o
 NOTED_PLAYED = 25  # the Orch thread carried out a part of a program: NOTE_TIME to NOTE_VALUE
 NOTED_AHEAD = 26
 """A task was pre-dispatched to a worker, the operand; NOTE_VALUE is how many ends it waits for."""
-NOTED_WOKE = 27  # the Scheduler woke a worker, the operand
 NOTED_RUN = 28
 """A run (operand 1) or a stream of calls (2) begins; 0: it has ended. NOTE_TASK is its first task."""
 NOTED_PASSES = 29  # the Scheduler thread ran passes that moved something: NOTE_TIME to NOTE_VALUE
@@ -819,11 +818,6 @@ def journal_offset(first: int, journal: int) -> int:
     return first + journal * JOURNAL_HEAD_WORDS + notes * NOTE_WORDS
 
 
-def journals_words(workers: int) -> int:
-    """Return the words of all journals; their pages take memory only while a trace is taken."""
-    return journal_offset(0, JOURNALS_OF_WORKERS + workers)
-
-
 def plan(
     *,
     window: int,
@@ -877,7 +871,8 @@ def plan(
     end = round_up(end, PAGE_WORDS)
     words[BLOCKS_STRIDE] = round_up(-(-blocks_size // WORD), PAGE_WORDS)
     area(A_BLOCKS, (1 + workers) * words[BLOCKS_STRIDE])
-    area(A_JOURNALS, journals_words(workers))
+    # their pages take memory only while a trace is taken
+    area(A_JOURNALS, journal_offset(0, JOURNALS_OF_WORKERS + workers))
     for journal in range(JOURNALS_OF_WORKERS + workers):
         notes = BIG_JOURNAL if journal < JOURNALS_OF_WORKERS else SMALL_JOURNAL
         words[journal_offset(words[A_JOURNALS], journal) + J_MASK] = notes - 1

@@ -612,11 +612,6 @@ def settle_deaths(mem):
     hand_over(mem)
 
 
-def forgive(mem, slot):
-    """Have a task that has failed count as done; ILLEGAL, with nothing changed, for any other."""
-    return step(mem, slot, FORGIVE)
-
-
 def forgive_all(mem):
     """Forget the failure of a run all of whose tasks have ended (Orch thread).
 
@@ -626,7 +621,7 @@ def forgive_all(mem):
     slot, used = int(mem[L.A_SLOTS]), int(mem[L.SLOTS_USED])
     become_scheduler(mem)
     for _ in range(used):
-        forgive(mem, slot)
+        step(mem, slot, FORGIVE)  # which nothing but a failed task takes
         mem[slot + L.S_BEGAN] = 0
         slot += L.SLOT_WORDS
     mem[L.COMPLETED_COUNT] += mem[L.FAILED_COUNT]

@@ -321,8 +321,7 @@ STAND_INS = {
     atomics.yield_core: lambda: here().give_way(),
     atomics.core_here: lambda: 0,
     atomics.visit_core: lambda core: False,
-    atomics.keep_off_core: lambda thread, core: False,
-    atomics.let_on_core: lambda core: None,
+    atomics.allow_core: lambda thread, core, allowed: False,
     atomics.thread_id: lambda: 1,
     slots.step: _step,
 }

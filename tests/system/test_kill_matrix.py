@@ -45,7 +45,11 @@ CONTROL = ("control", "before_control_done", "control_done")
 BLOCKS = ("took_block", "wrote_block")
 """Points of calls whose values take blocks of memory."""
 
-NUMBER = {name: number for number, name in fail_points.FAIL_NAMES.items()}
+NUMBER = {
+    name.removeprefix("FAIL_").lower(): number
+    for name, number in vars(fail_points).items()
+    if name.startswith("FAIL_") and type(number) is int
+}
 
 
 def arm_at(mem, start: int, pid: int, point: str | int) -> None:

@@ -89,20 +89,20 @@ def test_a_thread_is_moved_to_a_core_and_stays_free_to_run_on_others(cores):
 def test_a_thread_is_kept_off_a_core_until_it_is_let_on_it_again(cores):
     for core in sorted(cores)[:4]:
         several = len(cores) > 1
-        assert bool(kernels.keep_off_core(0, core)) == several, "it must have another one"
+        assert bool(kernels.allow_core(0, core, 0)) == several, "it must have another one"
         assert os.sched_getaffinity(0) == (cores - {core} if several else cores)
         assert kernels.core_here() != core or not several
-        assert not kernels.keep_off_core(0, core)
-        kernels.let_on_core(core)
+        assert not kernels.allow_core(0, core, 0)
+        kernels.allow_core(0, core, 1)
         assert os.sched_getaffinity(0) == cores
 
 
 def test_a_core_that_may_not_be_used_and_a_thread_that_is_gone_are_left_alone(cores):
     nobody = 1 << 22  # one more than the largest number a thread can have
-    assert not kernels.keep_off_core(nobody, min(cores))
+    assert not kernels.allow_core(nobody, min(cores), 0)
     os.sched_setaffinity(0, {min(cores)})
     for core in (next(core for core in range(1024) if core != min(cores)), 1023):
-        assert not kernels.visit_core(core) and not kernels.keep_off_core(0, core)
+        assert not kernels.visit_core(core) and not kernels.allow_core(0, core, 0)
         assert os.sched_getaffinity(0) == {min(cores)}
 
 

@@ -47,12 +47,12 @@ def test_the_collector_writes_whenever_a_quarter_has_filled(driver, tmp_path):
         for number in range(total):
             while mem[at + L.J_PUSHED] - mem[at + L.J_TAKEN] > 63:
                 pass  # another thread has to make room, though nobody asks it to
-            k.note(mem, 0, L.NOTED_WOKE, number, 0, 0)
+            k.note(mem, 0, L.NOTED_HELD, number, 0, 0)
         k.ask_collector(mem)
         thread.join(30)
     assert not thread.is_alive()
     notes = np.fromfile(tmp_path / "notes", np.int64).reshape(-1, 4)
-    mine = notes[notes[:, 0] == L.NOTED_WOKE]
+    mine = notes[notes[:, 0] == L.NOTED_HELD]
     assert mine[:, 1].tolist() == list(range(total)) and mem[at + L.J_DROPPED] == 0
     chunks = notes[notes[:, 0] & 0xFF == L.NOTED_CHUNK]
     assert chunks[:, 1].sum() == total and chunks[:, 1].max() <= 64

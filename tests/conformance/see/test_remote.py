@@ -226,7 +226,7 @@ def shifted(path, which, by):
     """Have the trace of an endpoint be one of a machine whose clock is ahead so much."""
     times = {L.NOTED_RAN, L.NOTED_PARKED, L.NOTED_REQUEST, L.NOTED_WAITED, L.NOTED_PLAYED}
     times |= {L.NOTED_PASSES, L.NOTED_SUBMIT, L.NOTED_MOVED}
-    once = {*range(16), L.NOTED_HELD, L.NOTED_SCOPE, L.NOTED_AHEAD, L.NOTED_WOKE, L.NOTED_RUN}
+    once = {*range(16), L.NOTED_HELD, L.NOTED_SCOPE, L.NOTED_AHEAD, L.NOTED_RUN}
     once |= {L.NOTED_FRAME}
     worker = Trace.open(path).children[which].worker
 
@@ -319,7 +319,7 @@ def test_a_file_that_is_gone_is_named_and_notes_that_were_dropped_there_are_coun
     assert len(trace.whole.ran) == 5 and "a.trace.1 is missing" in trace.summary()
     copied(".1")
     with open(f"{path}.1", "ab") as file:
-        file.write(chunk((L.NOTED_WOKE, 0, 0, 0), journal=L.JOURNAL_OF_ORCH, dropped=17))
+        file.write(chunk((L.NOTED_HELD, 0, 0, 0), journal=L.JOURNAL_OF_ORCH, dropped=17))
     trace = Trace.open(path)
     assert trace.dropped == 0 and trace.whole.dropped == 17
     assert "17 notes were dropped there" in trace.summary()
@@ -377,7 +377,7 @@ def chunk(*notes, journal=0, count=None, dropped=0):
 
 HEAD = {"version": 1, "by": "x", "pid": 5, "host": "h", "program": "p", "clock": "c", "more": [1]}
 HEAD = head_of(HEAD)
-GOOD = chunk((L.NOTED_WOKE, 0, 1, 2), (L.NOTED_RUN | 1 << 8, 1, 3, 0), journal=1)
+GOOD = chunk((L.NOTED_HELD, 0, 1, 2), (L.NOTED_RUN | 1 << 8, 1, 3, 0), journal=1)
 
 
 @pytest.mark.spec("SEE-REMOTE-6")
@@ -388,7 +388,7 @@ def test_what_has_come_is_read_wherever_it_was_cut_off(tmp_path):
         path.write_bytes(raw[:end])
         Trace.open(path)
     file = TraceFile(path)
-    assert file.journals[1]["what"].tolist() == [L.NOTED_WOKE, L.NOTED_RUN | 1 << 8] * 2
+    assert file.journals[1]["what"].tolist() == [L.NOTED_HELD, L.NOTED_RUN | 1 << 8] * 2
     assert file.about["functions"] == {"5": "f"} and file.about["lines"] == [["a.py", 3, "g"]]
 
 
