@@ -43,7 +43,7 @@ from ..engine.view.blocks import Blocks, data_of
 from ..engine.view.mailbox import MailboxView, ReceivedArgs, call_words
 from ..errors import HazardError, TaskError
 from ..jit import layout as L
-from ..jit.fail_points import FAIL_TOOK_BLOCK, FAIL_WROTE_BLOCK, die_here
+from ..jit.fail_points import FAIL_TOOK_BLOCK, FAIL_WROTE_BLOCK, fail_point
 from ..jit.kernel import FAIL_POINTS
 from ..system.regions import is_private
 from ..system.types import Array, address_of
@@ -247,10 +247,10 @@ class Inside:
                 raise
             block = self._blocks.take(nbytes, self._call.slot)
         if FAIL_POINTS:
-            die_here(self._mem, self._start, FAIL_TOOK_BLOCK)
+            fail_point(self._mem, self._start, FAIL_TOOK_BLOCK)
         outcomes.write(parts, block.data)
         if FAIL_POINTS:
-            die_here(self._mem, self._start, FAIL_WROTE_BLOCK)
+            fail_point(self._mem, self._start, FAIL_WROTE_BLOCK)
         self._call.answer(kind, block.offset)
 
     def answer_failure(self, error: BaseException) -> None:

@@ -7,8 +7,6 @@ variable is part of the stamp of compiled kernels.
 
 from __future__ import annotations
 
-import os
-import signal
 from typing import Any
 
 from . import layout as L
@@ -34,17 +32,11 @@ from .kernel import FAIL_POINTS
     FAIL_WROTE_BLOCK,  # the block is written, and not named in the answer
 ) = range(1, 17)
 
-if FAIL_POINTS:
 
-    def fail_point(mem, w, number):
-        """Kill this process if a test wants it to die here."""
-        if mem[w + L.W_FAIL] == number:
-            kill_self()
-
-else:
-
-    def fail_point(mem, w, number):
-        """Do nothing."""
+def fail_point(mem: Any, w: int, number: int) -> None:
+    """Kill this process if a test wants it to die here; also for Python code."""
+    if FAIL_POINTS and mem[w + L.W_FAIL] == number:
+        kill_self()
 
 
 def arm(mem: Any, w: int, worker: int) -> None:
@@ -52,8 +44,3 @@ def arm(mem: Any, w: int, worker: int) -> None:
     if FAIL_POINTS and int(mem[L.START_FAIL]) >> 8 == worker + 1:
         mem[w + L.W_FAIL] = int(mem[L.START_FAIL]) & 0xFF
         mem[L.START_FAIL] = 0
-
-
-def die_here(mem: Any, w: int, number: int) -> None:
-    if FAIL_POINTS and mem[w + L.W_FAIL] == number:
-        os.kill(os.getpid(), signal.SIGKILL)

@@ -29,7 +29,7 @@ from ..engine.view.mailbox import (
     write_result,
 )
 from ..jit import layout as L
-from ..jit.fail_points import FAIL_CALLED, FAIL_CALLING, FAIL_CONTROL, FAIL_STOPPING, arm, die_here
+from ..jit.fail_points import FAIL_CALLED, FAIL_CALLING, FAIL_CONTROL, FAIL_STOPPING, arm, fail_point
 from ..jit.kernel import FAIL_POINTS
 from ..system import lazy
 from ..system.regions import keep_freed_memory
@@ -166,7 +166,7 @@ def serve_mailbox(
             write_error(mailbox.box(0), mailbox.trace(0), exception)
             raise NotStartedError from exception
         _loop(mailbox, callables, origin, in_thread)
-        die_here(engine.mem, mailbox.start, FAIL_STOPPING)
+        fail_point(engine.mem, mailbox.start, FAIL_STOPPING)
     finally:
         kind.stop()
 
@@ -250,13 +250,13 @@ def _loop(mailbox: MailboxView, callables: LocalCallables, origin: Origin, in_th
                         args._box = boxes[frame]
                         local = running
                         if FAIL_POINTS:
-                            die_here(mem, start, FAIL_CALLING)
+                            fail_point(mem, start, FAIL_CALLING)
                         if (result := leaves[slot](args)) is not None:
                             refuse_unrun(result)
                             result = None
                         local = ended
                         if FAIL_POINTS:
-                            die_here(mem, start, FAIL_CALLED)
+                            fail_point(mem, start, FAIL_CALLED)
                         if not here:
                             origin.require()
                         args._box = None
@@ -364,7 +364,7 @@ def _is_terminated(mailbox: MailboxView, local: int, failure: BaseException) -> 
 # ---------------------------------------------------------------- control requests
 def obey(mailbox: MailboxView, callables: LocalCallables) -> int:
     """Carry out the control request in the mailbox; return the error code for the answer."""
-    die_here(mailbox.engine.mem, mailbox.start, FAIL_CONTROL)
+    fail_point(mailbox.engine.mem, mailbox.start, FAIL_CONTROL)
     frame = mailbox.awaited
     box = mailbox.box(frame)
     request = read_request(box)
