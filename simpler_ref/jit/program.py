@@ -42,7 +42,7 @@ TENSOR_WORDS = L.TENSOR_WORDS
 PROGRAM_AT, PROGRAM_OPS = range(2)  # where the next op is; where the first one begins
 OP_SUBMIT, OP_REPEAT, OP_ALLOC, OP_OPEN_SCOPE, OP_CLOSE_SCOPE = range(5)
 # words of the ops above
-OP_KIND, OP_SCOPE_WORDS = range(2)
+OP_KIND = 0
 OP_CALLABLE, OP_COUNTS, OP_MEMBERS, OP_PATCHES, OP_OUTPUTS, OP_ARGS = range(1, 7)
 OP_TIMES, OP_DONE, OP_STEP, OP_REPEAT_WORDS = range(1, 5)
 OP_BUFFER, OP_TENSOR = range(1, 3)
@@ -50,12 +50,8 @@ OP_ALLOC_WORDS = OP_TENSOR + TENSOR_WORDS
 PATCH_AT, PATCH_OFFSET, PATCH_WORDS = range(3)  # PATCH_AT: word of the op | variable << 32
 Words = np.ndarray[Any, np.dtype[np.int64]]
 
-_WORD = struct.Struct("<q")
-_SUBMIT = struct.Struct("<6q")
-_ALLOC = _MEMBER = _PATCH = struct.Struct("<2q")
-_REPEAT = struct.Struct("<4q")
+_PAIR = struct.Struct("<2q")
 _SIZE_BIT = 8  # of OP_KIND
-_VARIABLE_BIT = 32  # of PATCH_AT
 
 
 # ---------------------------------------------------------------- carrying one out
@@ -189,22 +185,20 @@ def part_at(at: int, tensors: int) -> tuple[int, int]:
     return which, word * L.WORD
 
 
-def _kind(op: int, size: int) -> int:
-    return op | size << _SIZE_BIT
-
-
 class ProgramWriter:
     """A program that is written op after op."""
 
     def __init__(self) -> None:
         self.callables: list[int] = []
         """Offsets of the callable words of its submits so far."""
-        self._parts: list[bytes] = [_WORD.pack(PROGRAM_OPS)]
-        self._size = PROGRAM_OPS
+        self._parts = [struct.pack("<q", PROGRAM_OPS)]
+        self.size = PROGRAM_OPS
+        """Words so far."""
 
-    def _write(self, *parts: bytes) -> None:
-        self._parts += parts
-        self._size += sum(map(len, parts)) // L.WORD
+    def _write(self, op: int, words: tuple[int, ...] = (), body: bytes = b"") -> None:
+        size = 1 + len(words) + len(body) // L.WORD
+        self._parts += [struct.pack(f"<{1 + len(words)}q", op | size << _SIZE_BIT, *words), body]
+        self.size += size
 
     def submit(
         self,
@@ -216,29 +210,24 @@ class ProgramWriter:
         outputs: int,
     ) -> None:
         """Write a submit; `outputs` is the variable of its first tensor, −1 if outputs are not used."""
-        table = [_PATCH.pack(one.at | one.variable << _VARIABLE_BIT, one.offset) for one in patches]
-        body = [arguments, *(_MEMBER.pack(*one) for one in members), *table]
-        kind = _kind(OP_SUBMIT, OP_ARGS + sum(map(len, body)) // L.WORD)
-        self.callables.append(self._size + OP_CALLABLE)
-        self._write(_SUBMIT.pack(kind, word, counts, len(members), len(table), outputs), *body)
-
-    @property
-    def size(self) -> int:
-        return self._size
+        table = [_PAIR.pack(one.at | one.variable << L.HALF, one.offset) for one in patches]
+        body = b"".join([arguments, *(_PAIR.pack(*one) for one in members), *table])
+        self.callables.append(self.size + OP_CALLABLE)
+        self._write(OP_SUBMIT, (word, counts, len(members), len(table), outputs), body)
 
     def repeat(self, times: int, step: int) -> None:
         """Write that the next submit is made so often, each time with variables `step` further on."""
-        self._write(_REPEAT.pack(_kind(OP_REPEAT, OP_REPEAT_WORDS), times, 0, step))
+        self._write(OP_REPEAT, (times, 0, step))
 
     def alloc(self, variable: int, tensor: bytes) -> None:
         """Write an alloc, which stores the buffer's address in a variable."""
-        self._write(_ALLOC.pack(_kind(OP_ALLOC, OP_ALLOC_WORDS), variable), tensor)
+        self._write(OP_ALLOC, (variable,), tensor)
 
     def open_scope(self) -> None:
-        self._write(_WORD.pack(_kind(OP_OPEN_SCOPE, OP_SCOPE_WORDS)))
+        self._write(OP_OPEN_SCOPE)
 
     def close_scope(self) -> None:
-        self._write(_WORD.pack(_kind(OP_CLOSE_SCOPE, OP_SCOPE_WORDS)))
+        self._write(OP_CLOSE_SCOPE)
 
     def words(self) -> Words:
         return np.frombuffer(b"".join(self._parts), np.int64).copy()
