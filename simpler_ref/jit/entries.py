@@ -28,7 +28,7 @@ from . import (
 )
 from . import layout as L
 from .atomics import fence, fetch_add, now_ns, store, thread_id, words_at
-from .kernel import BYTES, INT, WORDS, bind, entry, entry_of, pack_entries, print_entries
+from .kernel import BYTES, INT, WORDS, Compiled, bind, entry, entry_of
 
 # ---------------------------------------------------------------- Orch thread
 open_scope = entry_of(submit.open_scope, WORDS, nogil=False)
@@ -233,18 +233,13 @@ def map_insert(mem, data, owner, slot):
 
 
 # ---------------------------------------------------------------- all of them
-def _found() -> dict[str, Any]:
+def found() -> dict[str, Any]:
     return {name: one for name, one in globals().items() if hasattr(one, "entry_signature")}
 
 
 def pack() -> Path:
     """Put the compiled entries into the package; return the file."""
-    return pack_entries(list(_found().values()))
-
-
-def print_part(number: int) -> None:
-    """Compile a part of the entries, and print the code."""
-    print_entries(list(_found().values()), number)
+    return Compiled(list(found().values()), in_two=True).pack()
 
 
 def _tell(text: str) -> None:
@@ -254,17 +249,17 @@ def _tell(text: str) -> None:
 
 def bound() -> SimpleNamespace:
     """Load the entries or compile them, of which stderr is told: it takes about a quarter of a minute."""
-    found, compiles = _found(), False
+    every, compiles = found(), False
 
     def announce() -> None:
         nonlocal compiles
         compiles = True
-        _tell(f"compiling {len(found)} kernels, once on this machine (about a quarter of a minute)")
+        _tell(f"compiling {len(every)} kernels, once on this machine (about a quarter of a minute)")
 
-    made = bind(list(found.values()), announce, in_two=True)
+    made = bind(list(every.values()), announce, in_two=True)
     if compiles:
         _tell("kernels are compiled")
-    return SimpleNamespace(**dict(zip(found, made, strict=True)))
+    return SimpleNamespace(**dict(zip(every, made, strict=True)))
 
 
 _binding = threading.Lock()

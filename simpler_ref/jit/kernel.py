@@ -40,9 +40,9 @@ import struct
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
 
@@ -50,8 +50,6 @@ FAIL_POINTS: bool = os.environ.get("SIMPLER_REF_FAIL_POINTS", "") == "1"
 """True in tests that let processes die at fail points; see `fail_points`."""
 INTERPRETED: bool = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 """True when ``NUMBA_DISABLE_JIT=1``: the kernels then run as plain Python."""
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 WORDS, BYTES, INT = "w", "b", "i"
 """What an entry takes: an array of words; bytes, which it reads as words, at the end; an integer."""
@@ -88,7 +86,7 @@ def source_digest() -> str:
 STAMP = "" if INTERPRETED else source_digest()
 
 
-def shared(func: F) -> F:
+def shared(func: Any) -> Any:
     """Let kernels of the second part call `func`, of the first one, which takes the memory alone."""
     if not INTERPRETED:
         SHARED.append(Entry(func, (WORDS,), STAMP, nogil=False))
@@ -109,13 +107,11 @@ class Entry:
         self.stamp = stamp
         self._nogil = nogil
 
-    def bind(self, address: int) -> Callable[..., int]:
+    def bind(self, address: int) -> Any:
         self.address = address
         kinds = "".join(self.entry_signature).encode() + b"\0"
         words = address, self._nogil, _HEAD_SIZE, id(np.ndarray), id(np.dtype(np.int64))
-        return cast(
-            Callable[..., int], _library().simpler_ref_entry(struct.pack("<5q", *words) + kinds)
-        )
+        return _library().simpler_ref_entry(struct.pack("<5q", *words) + kinds)
 
 
 @functools.cache
@@ -227,7 +223,7 @@ def _make_room(path: Path, nbytes: int) -> None:
 
 
 # ---------------------------------------------------------------- entries that are compiled together
-class _Compiled:
+class Compiled:
     """Entries that are compiled together, and kept on disk in one file.
 
     What LLVM does with a kernel, it does once, although many entries call it.
@@ -275,7 +271,7 @@ class _Compiled:
         return code
 
     def pack(self) -> Path:
-        """Put the code into the package, in place of that of other sources; return the file."""
+        """Put the code into the package, where `bind` finds it first; return the file."""
         contents = self._file(self.read() or self.compile())
         for old in _HERE.glob("kernels-*.nbc"):
             old.unlink()
@@ -286,7 +282,7 @@ class _Compiled:
     def _file(self, code: bytes) -> bytes:
         return hashlib.sha256(self._key + code).digest() + code
 
-    def bind(self, code: bytes) -> list[Callable[..., int]]:
+    def bind(self, code: bytes) -> list[Any]:
         """Load code, and make the entries callable."""
         from llvmlite import binding
 
@@ -311,9 +307,9 @@ def compile_apart() -> list[bytes] | None:
     processes = []
     try:
         for number in range(2):
-            program = f"from simpler_ref.jit import entries; entries.print_part({number})"
+            program = "from simpler_ref.jit import entries, kernel; kernel.print_entries"
             one = subprocess.Popen(
-                [sys.executable, "-c", program],
+                [sys.executable, "-c", f"{program}(entries.found().values(), {number})"],
                 env={**os.environ, "PYTHONPATH": path},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -330,7 +326,7 @@ def compile_apart() -> list[bytes] | None:
             one.communicate()
 
 
-def print_entries(entries: Sequence[Entry], number: int) -> None:
+def print_entries(entries: Iterable[Entry], number: int) -> None:
     """Compile a part of some entries, and print the code; see `compile_apart`."""
     from . import compiler
 
@@ -341,7 +337,7 @@ def print_entries(entries: Sequence[Entry], number: int) -> None:
     sys.stdout.buffer.write(code)
 
 
-def entry(*signature: str, nogil: bool, stamp: str = STAMP) -> Callable[[F], F]:
+def entry(*signature: str, nogil: bool, stamp: str = STAMP) -> Callable[[Any], Any]:
     """Make a kernel that Python calls: compiled for `signature` only, cached on disk.
 
     `nogil=False` is for short, non-blocking entries, where releasing the GIL would cost more than the
@@ -349,9 +345,9 @@ def entry(*signature: str, nogil: bool, stamp: str = STAMP) -> Callable[[F], F]:
     of the sources.
     """
 
-    def wrap(func: F) -> F:
+    def wrap(func: Any) -> Any:
         if not INTERPRETED:
-            return cast(F, Entry(func, signature, stamp, nogil))
+            return Entry(func, signature, stamp, nogil)
 
         @functools.wraps(func)
         def call(*args: Any) -> Any:
@@ -359,23 +355,18 @@ def entry(*signature: str, nogil: bool, stamp: str = STAMP) -> Callable[[F], F]:
 
         made: Any = call if BYTES in signature else func
         made.entry_signature = signature
-        return cast(F, made)
+        return made
 
     return wrap
 
 
-def entry_of(func: F, *signature: str, nogil: bool) -> F:
+def entry_of(func: Any, *signature: str, nogil: bool) -> Any:
     return entry(*signature, nogil=nogil)(func)
 
 
-def pack_entries(functions: Sequence[Callable[..., Any]]) -> Path:
-    """Put the code of some entries into the package, where `bind` finds it first; return the file."""
-    return _Compiled(cast(Sequence[Entry], functions), in_two=True).pack()
-
-
 def bind(
-    functions: Sequence[F], announce: Callable[[], None] = lambda: None, in_two: bool = False
-) -> list[F]:
+    functions: Sequence[Any], announce: Callable[[], None] = lambda: None, in_two: bool = False
+) -> list[Any]:
     """Return what Python calls for some entries, compiled `in_two` parts if they are those of `entries`.
 
     They are read from disk, or compiled together, after `announce` was called. Arguments of other types
@@ -383,14 +374,9 @@ def bind(
     """
     if INTERPRETED:
         return list(functions)
-    compiled = _Compiled(cast(Sequence[Entry], functions), in_two)
+    compiled = Compiled(functions, in_two)
     code = compiled.read()
     if code is None:
         announce()
         code = compiled.compile()
-    return cast(list[F], compiled.bind(code))
-
-
-def address_of(function: Callable[..., Any]) -> int:
-    """Return the address of a bound entry, for C; it takes the address of words."""
-    return cast(Entry, function).address
+    return compiled.bind(code)

@@ -32,7 +32,7 @@ def kept(function=triple, stamp="sources"):
 
 def is_cached(entry):
     """Say whether an entry is on disk, so that it need not be compiled."""
-    return kernel._Compiled([entry]).read() is not None
+    return kernel.Compiled([entry]).read() is not None
 
 
 def version(function=triple, stamp="sources"):
@@ -237,7 +237,7 @@ def test_code_of_one_part_calls_code_of_another_by_its_symbol():
     ]
     parts = [compiler.compile_part([second], [shared]), compiler.compile_part([shared, first])]
     mem = np.array([3, 4])
-    _, first, second = kernel._Compiled(entries).bind(pickle.dumps(parts))
+    _, first, second = kernel.Compiled(entries).bind(pickle.dumps(parts))
     assert (first(mem), second(mem)) == (8, 80)
 
 
