@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 
 from ..jit import layout as L
 from ..model.enums import TaskState
@@ -102,16 +101,12 @@ class RingView(Rings):
             runs, slot = engine.runs, slots.find(engine.mem, number)
             if slot is None:
                 break
-            is_same_run = partial(self._is_run, runs)
-            look = slots.look_at(engine.mem, engine.layouts, slot, number, self._names, is_same_run)
-            if look is not None:
+            look = slots.look_at(engine.mem, engine.layouts, slot, number, self._names)
+            if look is not None and runs == engine.runs:
                 return look
         count = self.next_task_id()
         known = f"ids 0 … {count - 1} were given out" if count else "no task was submitted"
         raise KeyError(f"task {number} is not alive: in this run {known}, and what ended is gone")
-
-    def _is_run(self, runs: int) -> bool:
-        return runs == self._engine.runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +126,8 @@ def mib(nbytes: int) -> str:
 
 def requested_bytes(wire: bytes) -> int:
     """Return the ring bytes that a submit or an alloc needs."""
-    total = 0
-    for tensor in each_tensor(wire):
-        if asks_for_memory(tensor):
-            total += L.round_up(bytes_of(tensor), L.HEAP_ALIGN)
-    return total
+    asked = (bytes_of(tensor) for tensor in each_tensor(wire) if asks_for_memory(tensor))
+    return sum(L.round_up(nbytes, L.HEAP_ALIGN) for nbytes in asked)
 
 
 def describe_full(engine: Engine, timeout_s: float, asked: int, depth: int) -> str:
@@ -152,7 +144,7 @@ def describe_full(engine: Engine, timeout_s: float, asked: int, depth: int) -> s
         oldest = f", the oldest is task {first.task_id} ({state})"
         distance = view.next_task_id - first.task_id
     remedy = "Give Worker(task_window=…) a larger value, or end a scope earlier"
-    if view.is_wiring_full:
+    if view.pushed - view.taken >= L.WIRING_CAPACITY:
         return (
             f"{view.pushed - view.taken} submitted tasks wait to be wired, and the Scheduler has taken "
             f"none within {timeout_s} s"

@@ -82,7 +82,7 @@ from .hazards import (
 )
 from .journal import note, note_edge, note_scope, number_of
 from .queues import push_wiring, wiring_full
-from .ring import align, alloc, release, ring_of_depth, slab_before_cursor
+from .ring import align, alloc, release, slab_before_cursor
 from .tensormap import erase, find, has_room, insert, insert_slab
 from .tensors import (
     has_key,
@@ -512,7 +512,7 @@ def register_outputs(mem, slot, words):
 def alloc_buffer(mem, words):
     """Add a synthetic task, already COMPLETED, that owns a slab.
 
-    `words` is the tensor to be: shape and dtype, no address.
+    `words` is the tensor to be, an OUTPUT without an address.
 
     Returns  the slot, whose first tensor has the slab's address; or, with nothing changed, RUN_FAILED,
              WOULD_BLOCK, TOO_LARGE, or ILLEGAL if the words are no tensor. Zero bytes claim a slot
@@ -530,15 +530,8 @@ def alloc_buffer(mem, words):
         return slot
     slots.prepare(mem, slot, -1, 0, 1)
     take_body(mem, slot, 1, 0, body_words(1, 0, 0, 0))
-    at = tensors_at(mem, slot)
-    for k in range(TENSOR_WORDS - 1):
-        mem[at + k] = words[k]
-    mem[at + L.TENSOR_KIND] = words[L.TENSOR_KIND] & L.TENSOR_KIND_MASK
-    if nbytes > 0:
-        slab = slab_before_cursor(mem, ring_of_depth(mem, int(mem[L.SCOPE_DEPTH]) - 1), nbytes)
-        mem[at + L.TENSOR_DATA] = slab
-        mem[int(mem[slot + L.S_BODY])] = 1 | 1 << L.SLAB_BIT
-        insert_slab(mem, slab, -1, slot)
+    store_arguments(mem, slot, words, nbytes)
+    register_outputs(mem, slot, words)
     register_task(mem, slot)
     if unlikely(mem[L.TRACING] == L.TRACE_ALL):
         note_arguments(mem, slot, words)

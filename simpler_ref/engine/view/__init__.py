@@ -155,10 +155,6 @@ class View:
 
     # ------------------------------------------------------------ the run
     @property
-    def is_wiring_full(self) -> bool:
-        return self.pushed - self.taken >= L.WIRING_CAPACITY
-
-    @property
     def ever_submitted(self) -> int:
         """How many tasks this and all earlier runs have submitted, for any thread."""
         return self._word(L.IDS_BEFORE) + self._word(L.NEXT_TASK_ID)

@@ -13,7 +13,6 @@ Rule     ORCH-API-6, SEE-STORY-1, SEE-TOP-1
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
@@ -180,12 +179,7 @@ def find(mem: Array, task_id: int) -> int | None:
 
 
 def look_at(
-    mem: Array,
-    layouts: LayoutReader,
-    slot: int,
-    task_id: int,
-    names: Names,
-    is_same_run: Callable[[], bool],
+    mem: Array, layouts: LayoutReader, slot: int, task_id: int, names: Names
 ) -> TaskView | None:
     """Return a look at the task found in a slot; None if it has changed meanwhile."""
     state = mem.item(slot + L.S_STATE)
@@ -193,7 +187,7 @@ def look_at(
 
     def is_same() -> bool:
         now = mem.item(slot + L.S_ID), mem.item(slot + L.S_STATE)
-        return now == (task_id, state) and state != L.FREE and is_same_run()
+        return now == (task_id, state) and state != L.FREE
 
     if not is_same():  # before any of its words is used as an offset
         return None
