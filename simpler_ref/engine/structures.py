@@ -174,11 +174,9 @@ class NumberedNames:
     """Names for an engine without a Worker."""
 
     def callable_name(self, word: int, key: int) -> str:
-        """Return the number of a callable."""
         return f"callable {word & L.CALLABLE_MASK}"
 
     def worker_name(self, worker: int) -> str:
-        """Return the number of a worker."""
         return f"worker {worker}"
 
 
@@ -202,7 +200,6 @@ class Part:
         return slot
 
     def _task(self, slot: int) -> int:
-        """Return the id of the task in a slot."""
         return self._view.task_of(slot)[0]
 
     def _tasks(self, found: Sequence[int]) -> list[int]:

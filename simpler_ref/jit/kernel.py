@@ -283,7 +283,6 @@ class Compiled:
         return hashlib.sha256(self._key + code).digest() + code
 
     def bind(self, code: bytes) -> list[Any]:
-        """Load code, and make the entries callable."""
         from llvmlite import binding
 
         binding.initialize_native_target()

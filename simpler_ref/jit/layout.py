@@ -802,12 +802,10 @@ RECORDS: dict[str, Record] = {
 
 
 def round_up(value: int, unit: int) -> int:
-    """Return the smallest multiple of `unit` that is not below `value`."""
     return -(-value // unit) * unit
 
 
 def round_up_pow2(value: int) -> int:
-    """Return the smallest power of two that is not below `value`."""
     return 1 << max(0, int(value) - 1).bit_length()
 
 

@@ -171,7 +171,6 @@ def _raiser() -> Callable[[int], None]:
 
 
 def raise_error(error: int) -> None:
-    """Raise the error that a leaf has raised."""
     _raiser()(error)
 
 

@@ -318,7 +318,6 @@ def has_bytes(words, t):
 
 
 def fits_mailbox(words, counts, members):
-    """Say whether the arguments of a task, or of each member of a group, fit a mailbox."""
     if members == 0:
         return frame_bytes(counts) <= L.MAILBOX_ARGS_CAPACITY
     member = argument_words(counts & L.LOW_HALF, counts >> L.HALF)

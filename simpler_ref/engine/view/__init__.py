@@ -385,7 +385,6 @@ class View:
         return low < self._word(L.UNORDERED_HIGH) and self._word(L.UNORDERED_LOW) < high
 
     def forget_unordered(self) -> None:
-        """Say that tasks may not, from now on."""
         self._mem[L.UNORDERED_LOW] = self._mem[L.UNORDERED_HIGH] = 0
 
     # ------------------------------------------------------------ sources of `encode`

@@ -326,18 +326,15 @@ class MailboxView:
         return mem.item(self.start + mem.item(self.start + L.W_AT) + L.W_SLOT)
 
     def answer(self, kind: int, value: int) -> None:
-        """Say what the current call has returned."""
         mem = self.engine.mem
         at = self.start + mem.item(self.start + L.W_AT)
         mem[at + L.W_VALUE] = value
         mem[at + L.W_KIND] = kind
 
     def note_code(self, key: int, address: int) -> None:
-        """Note the compiled code of a function, for the calls that follow."""
         self.engine.kernels.note_code(self.engine.mem, self.worker, key, address)
 
     def add_device_time(self, ns: int) -> None:
-        """Add the time that a chip spent on a task."""
         self.engine.mem[self.start + L.W_DEVICE_NS] += ns
 
     task_number: int = word_at(L.W_NUMBER)

@@ -128,7 +128,6 @@ class TaskView(NamedTuple):
 
 # ---------------------------------------------------------------- offsets
 def slot_at(first: int, number: int) -> int:
-    """Return the offset of a slot from its number."""
     return first + number * L.SLOT_WORDS
 
 
@@ -138,7 +137,6 @@ def tensors_at(body: int, tensors: int) -> int:
 
 
 def scalars_at(body: int, tensors: int) -> int:
-    """Return the offset of the scalars in a body."""
     return tensors_at(body, tensors) + tensors * L.TENSOR_WORDS
 
 
@@ -170,7 +168,6 @@ def read_slot(mem: Array, slot: int) -> SlotView:
 
 
 def find(mem: Array, task_id: int) -> int | None:
-    """Return the slot of a live task."""
     if not 0 <= task_id < mem[L.NEXT_TASK_ID]:
         return None
     slots = used_slots(mem)
