@@ -129,7 +129,9 @@ def compiled_steps():
     found["submit_task"] = _submit.submit_task
     types = {"mem": WORDS, "words": BYTES}
     made = [
-        _kernel.entry_of(one, *(types.get(name, INT) for name in inspect.signature(one).parameters), nogil=True)
+        _kernel.entry_of(
+            one, *(types.get(name, INT) for name in inspect.signature(one).parameters), nogil=True
+        )
         for one in found.values()
     ]
     return dict(zip(found, _kernel.bind(made), strict=True))

@@ -197,8 +197,7 @@ def _numbers(session: Session) -> bytes:
     """Return the addresses and numbers that quick.c needs."""
     mem, slots = session.engine.mem, session.engine.view.slots
     addresses = [
-        one.address
-        for one in (entries.call_from_c, entries.read_outcome_from_c, entries.drop_call)
+        one.address for one in (entries.call_from_c, entries.read_outcome_from_c, entries.drop_call)
     ]
     seen = [address for part in session.own_memory for address in part]
     return _words(

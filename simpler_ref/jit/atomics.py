@@ -120,7 +120,7 @@ def visit_core(core):
 
 
 def allow_core(thread, core, allowed):
-    """Let a thread, 0: this one, use a core or not; it keeps the last one. Return whether that changed."""
+    """Let a thread, 0: this one, use a core or not, but for its last; return whether that changed."""
     try:
         cores = os.sched_getaffinity(thread)
         if (core in cores) == (allowed != 0):

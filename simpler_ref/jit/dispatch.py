@@ -12,10 +12,10 @@ queue, and no task of its pool that became ready later starts.
 
 When nothing is ready and frames are left, tasks are pre-dispatched, see `dispatch_candidates`.
 
-Rule     CALL-FAIL-4, SCHED-CANCEL-1, SCHED-DEATH-2, SCHED-DISPATCH-1, SCHED-DISPATCH-2, SCHED-DISPATCH-3,
-         SCHED-DISPATCH-4, SCHED-READY-3, SCHED-WAKE-7, SPEED-AHEAD-1, SPEED-DEPTH-1, SPEED-DEPTH-2,
-         WM-AFF-1, WM-AFF-3, WM-AFF-4, WM-AFF-5, WM-GROUP-2, WM-PLACE-1, WM-PLACE-2, WM-PLACE-3, WM-PLACE-4,
-         WM-PLACE-5, WM-POOL-3
+Rule     CALL-FAIL-4, SCHED-CANCEL-1, SCHED-DEATH-2, SCHED-DISPATCH-1, SCHED-DISPATCH-2,
+         SCHED-DISPATCH-3, SCHED-DISPATCH-4, SCHED-READY-3, SCHED-WAKE-7, SPEED-AHEAD-1, SPEED-DEPTH-1,
+         SPEED-DEPTH-2, WM-AFF-1, WM-AFF-3, WM-AFF-4, WM-AFF-5, WM-GROUP-2, WM-PLACE-1, WM-PLACE-2,
+         WM-PLACE-3, WM-PLACE-4, WM-PLACE-5, WM-POOL-3
 """
 
 from __future__ import annotations

@@ -64,6 +64,8 @@ Rule     CALL-FAIL-1, CALL-FUTURE-4, CALL-HAZARD-4, CALL-STREAM-1, CALL-STREAM-2
 
 from __future__ import annotations
 
+from typing import Any
+
 from . import layout as L
 from . import slots
 from .atomics import fetch_add, load, now_ns, stay_aside, unlikely
@@ -105,7 +107,7 @@ TOO_MANY_BYTES = 1 << 62
 
 
 # ---------------------------------------------------------------- tensors of a task
-def owner_of(mem, slot, t, i):
+def owner_of(mem: Any, slot: int, t: int, i: int) -> int:
     """Return the owner of the memory that a task's tensor `i` is in: -1 the host, else a worker."""
     if not is_child_memory(mem, t):
         return -1
@@ -177,19 +179,19 @@ def mask_words(tensors):
     return (tensors + L.MASK_TENSORS - 1) // L.MASK_TENSORS
 
 
-def tensors_at(mem, slot):
+def tensors_at(mem: Any, slot: int) -> int:
     return int(mem[slot + L.S_BODY]) + mask_words(int(mem[slot + L.S_COUNTS]) & L.LOW_HALF)
 
 
-def scalars_at(mem, slot):
+def scalars_at(mem: Any, slot: int) -> int:
     return tensors_at(mem, slot) + (int(mem[slot + L.S_COUNTS]) & L.LOW_HALF) * TENSOR_WORDS
 
 
-def members_at(mem, slot):
+def members_at(mem: Any, slot: int) -> int:
     return scalars_at(mem, slot) + (int(mem[slot + L.S_COUNTS]) >> L.HALF) * L.SCALAR_WORDS
 
 
-def edges_at(mem, slot):
+def edges_at(mem: Any, slot: int) -> int:
     return members_at(mem, slot) + int(mem[slot + L.S_MEMBERS]) * L.MEMBER_WORDS
 
 

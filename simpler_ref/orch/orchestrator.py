@@ -599,7 +599,7 @@ class Orchestrator:
         return self._view.scope_depth
 
     def _open_scope(self) -> int:
-        return self._engine.kernels.open_scope(self._mem)
+        return int(self._engine.kernels.open_scope(self._mem))
 
     def _close_scope(self) -> None:
         self._engine.kernels.close_scope(self._mem)

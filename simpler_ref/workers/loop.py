@@ -29,7 +29,14 @@ from ..engine.view.mailbox import (
     write_result,
 )
 from ..jit import layout as L
-from ..jit.fail_points import FAIL_CALLED, FAIL_CALLING, FAIL_CONTROL, FAIL_STOPPING, arm, fail_point
+from ..jit.fail_points import (
+    FAIL_CALLED,
+    FAIL_CALLING,
+    FAIL_CONTROL,
+    FAIL_STOPPING,
+    arm,
+    fail_point,
+)
 from ..jit.kernel import FAIL_POINTS
 from ..system import lazy
 from ..system.regions import keep_freed_memory

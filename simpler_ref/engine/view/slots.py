@@ -246,9 +246,7 @@ def _config(mem: Array, index: int) -> CallConfig:
     return read_config(octets[: L.CALL_CONFIG_SIZE], octets[env : env + RUNTIME_ENV_SIZE])
 
 
-def _stored_args(
-    copy: list[int], members: range, layouts: LayoutReader
-) -> tuple[StoredArgs, ...]:
+def _stored_args(copy: list[int], members: range, layouts: LayoutReader) -> tuple[StoredArgs, ...]:
     """Return the arguments of each member, or of a single task."""
     first, end = submit.tensors_at(copy, 0), submit.scalars_at(copy, 0)
     tensors = (
@@ -277,7 +275,8 @@ def _tensor(words: list[int], layouts: LayoutReader) -> ContinuousTensor:
 
 def _outputs(copy: list[int]) -> tuple[tuple[tuple[int, int], ...], Slab | None]:
     """Return the keys of what a task has become the producer of, and its memory, which is contiguous."""
-    keys, address, total = {}, 0, 0
+    keys: dict[tuple[int, int], None] = {}
+    address, total = 0, 0
     tensors = range(submit.tensors_at(copy, 0), submit.scalars_at(copy, 0), L.TENSOR_WORDS)
     for i, t in enumerate(tensors):
         mask = copy[copy[L.S_BODY] + i // L.MASK_TENSORS] >> i % L.MASK_TENSORS
