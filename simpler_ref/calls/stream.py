@@ -256,7 +256,7 @@ class Stream:
             wire += _integer(block.offset, L.PAYLOAD)
             counts += 1 << L.HALF
         self._quick.drop_all()
-        slot = self._kernels.call_and_pass(self._mem, word, counts, wire)
+        slot: int = self._kernels.call_and_pass(self._mem, word, counts, wire)
         if slot >= 0:
             self._full_since = 0.0
             return slot

@@ -255,7 +255,7 @@ class WorkerManager:
         while worker not in self._ready:
             rest = deadline_ns - time.monotonic_ns()
             slice_ns = max(0, min(rest, PARK_NS))
-            answer = self._kernels.wait_ready(self._mem, worker, slice_ns)
+            answer: int = self._kernels.wait_ready(self._mem, worker, slice_ns)
             if answer == L.OK:
                 self._ready.add(worker)
             elif answer != L.TIMED_OUT or rest <= 0:
