@@ -612,6 +612,10 @@ def settle_deaths(mem):
     hand_over(mem)
 
 
+def forgive(mem, slot):
+    return step(mem, slot, FORGIVE)  # which nothing but a failed task takes
+
+
 def forgive_all(mem):
     """Forget the failure of a run all of whose tasks have ended (Orch thread).
 
@@ -621,7 +625,7 @@ def forgive_all(mem):
     slot, used = int(mem[L.A_SLOTS]), int(mem[L.SLOTS_USED])
     become_scheduler(mem)
     for _ in range(used):
-        step(mem, slot, FORGIVE)  # which nothing but a failed task takes
+        forgive(mem, slot)
         mem[slot + L.S_BEGAN] = 0
         slot += L.SLOT_WORDS
     mem[L.COMPLETED_COUNT] += mem[L.FAILED_COUNT]

@@ -92,7 +92,7 @@ EVENTS = (
         "its worker has died: of a call that it had not begun, or that may be run again",
     ),
     Event(
-        *("forgive", (L.FAILED,), L.COMPLETED, "Scheduler", ("schedule.forgive_all",)),
+        *("forgive", (L.FAILED,), L.COMPLETED, "Scheduler", ("schedule.forgive",)),
         "all tasks have ended, and others that are submitted do what it should have done",
     ),
 )

@@ -82,7 +82,7 @@ HAPPEN = {
     events.RELEASE: drop_others,
     events.RECLAIM: lambda driver, slot: driver.x.reclaim(driver.mem, slot),
     events.RUN_AGAIN: lambda driver, slot: driver.x.run_again(driver.mem, slot),
-    events.FORGIVE: lambda driver, slot: driver.x.step(driver.mem, slot, events.FORGIVE),
+    events.FORGIVE: lambda driver, slot: driver.x.forgive(driver.mem, slot),
 }
 """Each event as the engine makes it happen. Two kernels are given no slot: they find their own."""
 
