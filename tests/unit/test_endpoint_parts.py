@@ -200,6 +200,16 @@ def test_words_that_would_name_something_of_this_machine_are_refused(codes, kind
 HERE, THERE = 3, 4
 
 
+def test_bytes_that_are_not_all_in_a_buffer_are_refused():
+    stores = Stores(HERE, Mock(), lambda n: np.zeros(n, np.uint8))
+    made = stores.alloc(8)
+    for offset, nbytes in ((4, 5), (9, 1)):
+        part = tasks.CopyRequest(HERE, made.buffer_id, made.generation, offset, nbytes)
+        words = f"{nbytes} bytes from offset {offset} are not all in a buffer of 8"
+        with pytest.raises(ValueError, match=words):
+            stores.read(part)
+
+
 def test_only_its_importer_releases_an_import():
     mover = Mover("tcp://127.0.0.1:*")
     try:

@@ -55,6 +55,23 @@ def test_arguments_that_a_frame_cannot_describe_are_refused():
     refuse("contradicts desc=None", wire.encode_remote_task_args, args)
 
 
+@pytest.mark.spec("REMOTE-TASK-2")
+def test_a_tensor_of_contradictory_bytes_is_refused():
+    form, right = struct.Struct("<Q5IIIB7s"), (0, 2, 3, 0, 0, 0, 2, DataType.INT32, 0, bytes(7))
+    raw = wire.encode_remote_task_args(args_with())
+    assert wire.decode_remote_task_args(raw).tensor_metadata == (PLAIN,)
+    for at, value, words in (
+        (0, 1, "0x1 is not 0"),
+        (3, 1, "are not 2 dimensions and zeros after them"),
+        (6, 6, "are not 6 dimensions and zeros after them"),
+        (7, 12, "12 is not a DataType"),
+        (8, 2, "child_memory 2 must be 0 or 1"),
+        (9, b"\1" + bytes(6), "after it must be 0"),
+    ):
+        wrong = form.pack(*right[:at], value, *right[at + 1 :])
+        refuse(words, wire.decode_remote_task_args, raw.replace(form.pack(*right), wrong))
+
+
 @pytest.mark.spec("REMOTE-TASK-3", "REMOTE-TASK-4")
 def test_a_tensor_is_either_inline_or_in_a_live_buffer():
     places = (
