@@ -198,6 +198,14 @@ def test_words_of_the_engine_that_a_page_names_exist():
     assert {name(page): words - known for page, words in named.items() if words - known} == {}
 
 
+def test_the_table_of_modules_has_each_of_them_once():
+    page, package = (DOCS / "architecture.md").read_text(), ROOT / "simpler_ref"
+    table = page[page.index("## The modules") : page.index("(one-task)=")]
+    there = [*package.rglob("*.py"), *package.rglob("*.c")]
+    modules = [one.relative_to(package).as_posix() for one in there if one.name != "__init__.py"]
+    assert sorted(re.findall(r"`([\w/]+\.(?:py|c))`", table)) == sorted(modules)
+
+
 def test_every_field_of_a_slot_that_the_documents_have_is_in_the_table():
     page = (DOCS / "architecture.md").read_text()
     table = page[page.index("### `TaskSlotState`") : page.index("### Ring, Scope, TensorMap")]
