@@ -510,7 +510,7 @@ def _drawn(tasks: dict[int, TaskView], others: dict[str, str]) -> str:
 class _Orchestrator(Orchestrator):
     """An Orchestrator beside which nothing moves by itself."""
 
-    def _until_idle(self, between: Callable[[], None] | None = None) -> None:
+    def _until_idle(self) -> None:
         if self._view.ended < self._view.pushed - self._pushed_before:
             raise RuntimeError(
                 "drain would wait for ever: in a Stepper tasks move only when you move them; call its "

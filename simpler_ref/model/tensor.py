@@ -289,7 +289,7 @@ class DescribedTensor(ContinuousTensor):
 
     _wire: DescribedWire
 
-    def __init__(self, data: int, layout: Layout, access: int = 0, *, keep: Any = None) -> None:
+    def __init__(self, data: int, layout: Layout, access: int = 0) -> None:
         whole("address", data, 0, _U64_MASK)
         below, extent = W.span_of(layout)
         if not data and below:
@@ -302,7 +302,7 @@ class DescribedTensor(ContinuousTensor):
                 f"a tensor of shape {layout[1]} and strides {layout[2]} does not fit an address space"
             )
         wire = DescribedWire(W.described(data, 0, extent, access), layout)
-        self._fill(data, layout[1], layout[0], False, keep, wire)
+        self._fill(data, layout[1], layout[0], False, None, wire)
 
     @property
     def strides(self) -> tuple[int, ...]:
