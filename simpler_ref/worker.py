@@ -260,12 +260,8 @@ class Worker(CallMethods, RemoteMethods):
 
         In a with block, the first use that needs the memory calls it.
 
-        Raises
-        ------
-        RuntimeError
-            Already initialised, or closed; it has `device_ids` above level 3.
-        MemoryError
-            The memory cannot be mapped.
+        Raises RuntimeError if it is initialised already, or closed, or has `device_ids` above level 3;
+        MemoryError if the memory cannot be mapped.
         """
         parent_level = self._life.parent_level
         if parent_level:
@@ -314,12 +310,8 @@ class Worker(CallMethods, RemoteMethods):
     def start(self) -> None:
         """Fork the workers now instead of at the first run; a second call does nothing.
 
-        Raises
-        ------
-        WorkerStartError
-            A worker ended or did not report in time.
-        RuntimeError
-            Not initialised, or closed; during a run.
+        Raises WorkerStartError if a worker ended or did not report in time; RuntimeError during a run, or
+        if it is not initialised, or closed.
         """
         try:
             self._life.start()
@@ -535,12 +527,9 @@ class Worker(CallMethods, RemoteMethods):
             What numpy takes for a dtype, but for Python objects.
         populate : bool
             Make the memory now, not page by page as it is touched; workers that are started later map
-            it before their first task.
+            it before their first task. Raises MemoryError if the system has not so much.
 
-        Raises
-        ------
-        MemoryError
-            The arena is full; or, with `populate`, the system has not so much memory.
+        Raises MemoryError if the arena is full.
         """
         return self._fresh(self._life.live().arena.empty(shape, dtype, populate))
 
@@ -550,12 +539,8 @@ class Worker(CallMethods, RemoteMethods):
         Its columns are contiguous if those of the array are, as numpy and LAPACK would have it.
         Anything is taken that numpy makes an array of, such as a list of numbers or a column of a table.
 
-        Raises
-        ------
-        TypeError
-            Its elements are Python objects, or it has a mask.
-        MemoryError
-            The arena is full.
+        Raises TypeError if its elements are Python objects, or it has a mask; MemoryError if the arena is
+        full.
         """
         if isinstance(array, np.ma.MaskedArray):
             raise TypeError(
@@ -622,14 +607,9 @@ class Worker(CallMethods, RemoteMethods):
         self._life.live().chips.free(worker_id, ptr)
 
     def copy_to(self, dst: int, src: int, size: int, worker_id: int = 0) -> None:
-        """Copy `size` bytes from host address `src` to address `dst` of a chip.
+        """Copy `size` bytes from host address `src` to address `dst` of a chip; see `malloc`.
 
-        Raises
-        ------
-        ValueError
-            The host memory is not shared with the chip's process.
-        IndexError, ControlError
-            See `malloc`.
+        Raises ValueError if the host memory is not shared with the chip's process.
         """
         self._life.live().chips.copy_to(worker_id, dst, src, size)
 
@@ -720,12 +700,7 @@ class Worker(CallMethods, RemoteMethods):
         the tensor, and both tags. ``str(graph)`` is the same each time, for tests; with ``check=True``,
         a hazard raises a `HazardError`.
 
-        Raises
-        ------
-        MemoryError
-            There are more tasks than can be alive at once.
-        RuntimeError, TypeError, ValueError, Exception
-            See `record`.
+        Raises what `record` does; MemoryError if there are more tasks than can be alive at once.
         """
         function, knobs = self._require_function("graph", orch_fn, config)
         from .orch.dry import graph_of

@@ -62,12 +62,8 @@ class TaskArgs:
     def add_tensor(self, tensor: Tensor, tag: TensorArgType = TensorArgType.INPUT) -> None:
         """Append a tensor: a ContinuousTensor, or an array in shared memory, any view of it.
 
-        Raises
-        ------
-        RuntimeError
-            After `add_scalar`: tensors come first.
-        TypeError, ValueError
-            See `make_tensor`; `tag` is no TensorArgType, or one that writes, and the array is read-only.
+        Raises RuntimeError after `add_scalar`, since tensors come first; what `make_tensor` does; and
+        ValueError if `tag` is no TensorArgType, or one that writes, and the array is read-only.
         """
         if self._scalars:
             raise RuntimeError(TENSOR_AFTER_SCALAR)
@@ -104,12 +100,8 @@ class TaskArgs:
         The worker gets 64 bits (see `scalar_to_uint64`) and their kind: `scalar` and `scalar_float`
         return the value.
 
-        Raises
-        ------
-        TypeError
-            It is neither an integer nor a float of at most 64 bits.
-        OverflowError
-            An integer that does not fit 64 bits.
+        Raises TypeError if it is neither an integer nor a float of at most 64 bits; OverflowError if it
+        is an integer that does not fit 64 bits.
         """
         if type(value) is int and _I64_FIRST <= value <= _I64_LAST:
             raw = _pack_integer(value, _SIGNED)

@@ -206,10 +206,7 @@ class ContinuousTensor:
     def numpy(self) -> Array:
         """Return a numpy array over the same memory, without a copy.
 
-        Raises
-        ------
-        ValueError
-            If the tensor has no address, or one in a chip's memory.
+        Raises ValueError if the tensor has no address, or one in a chip's memory.
         """
         if self.child_memory:
             raise ValueError("this tensor is in a next-level worker's memory; copy it from there")

@@ -97,12 +97,8 @@ def make_tensor(array: Any) -> ContinuousTensor:
 
     That is what has `__array__`, `__array_interface__` or `__dlpack__`, such as a column of pandas.
 
-    Raises
-    ------
-    TypeError
-        Not an array, or its elements are Python objects.
-    ValueError
-        Memory that a worker process cannot see.
+    Raises TypeError if it is no array, or its elements are Python objects; ValueError for memory that a
+    worker process cannot see.
     """
     if isinstance(array, ContinuousTensor):
         return array
