@@ -144,10 +144,8 @@ class WorkerThread(Part):
     def dispatch(self, slot_id: int) -> None:
         """Encode a READY task into the mailbox: TASK_READY.
 
-        Raises
-        ------
-        RuntimeError
-            The task is not READY, is a group, or is not for this worker; or this has no room.
+        Raises RuntimeError if the task is not READY, is a group, or not for this worker; or this has no
+        room.
         """
         slot = self._slot(slot_id)
         if self._is_stopped or self._steps.dispatch_to(self._mem, slot, self.index) != L.OK:
@@ -175,10 +173,7 @@ class WorkerThread(Part):
     def take(self) -> ReceivedArgs:
         """Receive the task in the mailbox; return its arguments, which have its configuration.
 
-        Raises
-        ------
-        RuntimeError
-            There is none, or it may not start yet; or the bytes are no task's.
+        Raises RuntimeError if there is none, or it may not start yet; or the bytes are no task's.
         """
         if self._turn() != L.OK:
             state, stops = self.mailbox.read_state().name, ", and it stops" * self._is_stopped
@@ -621,13 +616,7 @@ class Stepper(Steps):
         self._steps.hold_pass(self._mem)
 
     def begin_run(self) -> None:
-        """Reset the engine after a run of which no task is live, and open the next one.
-
-        Raises
-        ------
-        RuntimeError
-            A task is still live.
-        """
+        """Reset the engine after a run of which no task is live, else RuntimeError; open the next one."""
         if self.live_tasks():
             raise RuntimeError(
                 f"tasks {_listed(self.live_tasks())} are live: finish and reclaim them first"

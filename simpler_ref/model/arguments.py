@@ -159,12 +159,8 @@ class TaskArgs:
         *tensors : int | Tensor
             Their numbers, or what was added; none: all that were added so far.
 
-        Raises
-        ------
-        IndexError, ValueError
-            There is no tensor of that number, or none at that address.
-        TypeError, ValueError
-            See `make_tensor`.
+        Raises IndexError if there is no tensor of that number; ValueError if there is none at that
+        address; and what `make_tensor` does.
         """
         wires = self._tensors
         found = [i for one in tensors for i in self._places(one)] if tensors else range(len(wires))

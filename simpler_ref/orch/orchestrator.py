@@ -578,12 +578,8 @@ class Orchestrator:
     def scope_end(self) -> None:
         """End the innermost scope. Does not wait: its tasks finish, and their memory returns, later.
 
-        Raises
-        ------
-        RuntimeError
-            No scope is open; outside of a run.
-        HazardError
-            With ``check=True``: a task that may still run uses memory of the scope, and does not keep it.
+        Raises RuntimeError if no scope is open, or outside of a run; with ``check=True``, HazardError if
+        a task that may still run uses memory of the scope, and does not keep it.
         """
         self._require_mine()
         if self._depth() <= 1:
@@ -609,12 +605,8 @@ class Orchestrator:
 
         Scopes stay open, and buffers stay as they are. Afterwards more can be submitted.
 
-        Raises
-        ------
-        TaskError
-            A task of this run has failed; the first one that did.
-        RuntimeError
-            Outside of a run, or on another thread.
+        Raises the TaskError of the first task of this run that has failed; RuntimeError outside of a
+        run, or on another thread.
         """
         self._require_mine()
         self._drain()
