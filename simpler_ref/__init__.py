@@ -146,9 +146,6 @@ def register_joblib() -> None:
     scikit-learn, on workers of this package: of the innermost open Worker if it has as many sub workers,
     else of one that is kept until the end of the program.
 
-    Raises
-    ------
-    ModuleNotFoundError
-        joblib is not installed.
+    Raises ModuleNotFoundError if joblib is not installed.
     """
     _lazy.load("joblib").register()

@@ -50,10 +50,7 @@ class _Package(types.ModuleType):
 def install() -> None:
     """Make the original's packages importable; again and again is fine.
 
-    Raises
-    ------
-    RuntimeError
-        The original itself, or something else with one of these names, is imported already.
+    Raises RuntimeError if the original itself, or something else of one of these names, is imported.
     """
     modules = _modules()
     package = sys.modules.get("simpler")
