@@ -519,6 +519,8 @@ class Worker(CallMethods, RemoteMethods):
     ) -> Array:
         """Return an uninitialised numpy array that all workers share, also after the start.
 
+        Raises MemoryError if the arena is full.
+
         Parameters
         ----------
         shape : int | Sequence[int]
@@ -528,8 +530,6 @@ class Worker(CallMethods, RemoteMethods):
         populate : bool
             Make the memory now, not page by page as it is touched; workers that are started later map
             it before their first task. Raises MemoryError if the system has not so much.
-
-        Raises MemoryError if the arena is full.
         """
         return self._fresh(self._life.live().arena.empty(shape, dtype, populate))
 

@@ -154,10 +154,7 @@ class TaskArgs:
     def dump(self, *tensors: int | Tensor) -> None:
         """Mark tensors: with ``CallConfig.enable_dump_tensor=1`` only these are written into files.
 
-        Parameters
-        ----------
-        *tensors : int | Tensor
-            Their numbers, or what was added; none: all that were added so far.
+        They are given by their numbers, or as they were added; none: all that were added so far.
 
         Raises IndexError if there is no tensor of that number; ValueError if there is none at that
         address; and what `make_tensor` does.
@@ -270,6 +267,8 @@ def note_outputs(members: Members, wires: bytes) -> None:
 def read_args_from_blob(blob: Any, capacity: int | None = None) -> TaskArgs:
     """Return the arguments in a blob; tags do not travel, so each tensor is an INPUT.
 
+    Raises ValueError if a count is negative, or they need more bytes than there are.
+
     Parameters
     ----------
     blob : int | buffer
@@ -277,8 +276,6 @@ def read_args_from_blob(blob: Any, capacity: int | None = None) -> TaskArgs:
     capacity : int | None
         How many bytes may be read there; by default all of a buffer, at an address as many as a
         mailbox has.
-
-    Raises ValueError if a count is negative, or they need more bytes than there are.
     """
     if isinstance(blob, int):  # which may be followed by nothing
         capacity = L.MAILBOX_ARGS_CAPACITY if capacity is None else capacity
