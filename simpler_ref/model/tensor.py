@@ -272,14 +272,8 @@ class ReadOnlyTensor(ContinuousTensor):
 class DescribedTensor(ContinuousTensor):
     """A tensor that `DataType`, five dimensions and contiguous memory cannot describe.
 
-    Its layout, which is element type, shape and strides, travels beside the 40 bytes. Workers of the
-    host take it, chips do not.
-
-    Attributes
-    ----------
-    dtype : numpy.dtype
-    strides : tuple[int, ...]
-        Bytes from one element to the next along each dimension.
+    Its layout, which is element type, a dtype of numpy, shape and strides, travels beside the 40 bytes.
+    Workers of the host take it, chips do not.
     """
 
     __slots__ = ()

@@ -199,13 +199,7 @@ _NO_CONFIG = CallConfig()
 
 
 class Graph:
-    """What `Worker.record` returns: tasks that can be run any number of times.
-
-    Attributes
-    ----------
-    tasks : int
-        Tasks recorded, buffers from `alloc` included.
-    """
+    """What `Worker.record` returns: `tasks`, buffers included, that can be run any number of times."""
 
     def __init__(
         self,
