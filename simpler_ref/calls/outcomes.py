@@ -20,7 +20,7 @@ import pickle
 import reprlib
 import struct
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
@@ -38,6 +38,7 @@ from ..workers.reports import (
     format_traceback,
     with_sources,
 )
+from .arguments import float_of
 
 NONE, BOOL, INT, FLOAT = L.VALUE_NONE, L.VALUE_BOOL, L.VALUE_INT, L.VALUE_FLOAT
 NUMPY_BOOL, NUMPY_INT64 = L.VALUE_NUMPY_BOOL, L.VALUE_NUMPY_INT64
@@ -83,11 +84,6 @@ _JOINED_BELOW = 4096
 _U64 = (1 << 64) - 1
 _WORDS = range(-1 << 63, 1 << 63)
 _NUMPY_KINDS = {np.bool_: NUMPY_BOOL, np.int64: NUMPY_INT64, np.float64: NUMPY_FLOAT64}
-_NUMPY_TYPES = {
-    NUMPY_BOOL: (np.bool_, BOOL),
-    NUMPY_INT64: (np.int64, INT),
-    NUMPY_FLOAT64: (np.float64, FLOAT),
-}
 
 
 def encode(value: object) -> Outcome:
@@ -293,20 +289,21 @@ class _Block(np.ndarray):
     keep: object
 
 
+_OF_WORD: dict[int, Callable[[int], Any]] = {
+    NONE: lambda _: None,
+    BOOL: bool,
+    INT: int,
+    L.VALUE_UNSIGNED: lambda word: int(word) & _U64,
+    FLOAT: float_of,
+    NUMPY_BOOL: np.bool_,
+    NUMPY_INT64: np.int64,
+    NUMPY_FLOAT64: lambda word: np.float64(float_of(word)),
+}
+
+
 def decode_word(kind: int, word: int) -> Any:
     """Return the value of an outcome without a block."""
-    if kind == NONE:
-        return None
-    if kind == INT:
-        return int(word)
-    if kind == BOOL:
-        return bool(word)
-    if kind == L.VALUE_UNSIGNED:
-        return int(word) & _U64
-    if kind == FLOAT:
-        return _DOUBLE.unpack(_WORD.pack(word))[0]
-    make, plain = _NUMPY_TYPES[kind]
-    return make(decode_word(plain, word))
+    return _OF_WORD[kind](word)
 
 
 def size_of(memory: memoryview) -> int:

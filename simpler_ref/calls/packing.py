@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import pickle
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import cycle
 from struct import iter_unpack
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from numpy import asarray, generic, ndarray
 from numpy.lib.array_utils import byte_bounds
@@ -75,18 +75,6 @@ Packed = tuple[int, bytes, bytes, list[tuple[Future, int]], int]
 - the futures whose values the worker gets, with their slots: so the call needs them still to be there;
 - the epoch of the arrays, in which the tensors mean what they should.
 """
-
-
-class PackedElsewhere(NamedTuple):
-    """The arguments of a call that another Worker has packed, as they are here; see `arguments`."""
-
-    arrays: Sequence[tuple[Any, int]]
-    """Those that it has, each with the tag of its tensor."""
-    words: Sequence[int]
-    """Values of calls are in blocks of this Worker, whose leases the caller keeps."""
-    kinds: Sequence[int]
-    data: Any
-    """Names and values that are pickled, as bytes, unless the words have them."""
 
 
 class TooManyError(Exception):
@@ -257,20 +245,18 @@ class Packer:
         counts |= heads + len(scalars) << L.HALF
         return counts, b"".join(parts + scalars), data, futures, epoch
 
-    def forward(self, plan: CallPlan, call: PackedElsewhere) -> Packed:
-        """Return the arguments of a call that another Worker has packed, as they travel here."""
+    def forward(self, plan: CallPlan, call: tuple[Any, ...]) -> Packed:
+        """Return the arguments of a call as they travel here; see `Stream.forward`."""
+        arrays, (head, *others), kinds, data = call
         epoch = self._arrays.now.epoch
-        parts = [
-            one
-            for array, tag in call.arrays
-            for one in (self._arrays.wire(array), with_tag(b"", tag))
-        ]
+        parts: list[bytes] = []
+        for one, tag in arrays:
+            parts += self._arrays.wire(one), with_tag(b"", tag)
         parts += plan.reads
-        counts = len(parts) >> 1 | len(call.words) << L.HALF
-        head, *others = call.words
         words = head & ~CALL_KEY | plan.key, *others
-        scalars = [_integer(*one) for one in zip(words, call.kinds, strict=True)]
-        return counts, b"".join(parts + scalars), call.data, [], epoch
+        counts = len(parts) >> 1 | len(words) << L.HALF
+        scalars = [_integer(*one) for one in zip(words, kinds, strict=True)]
+        return counts, b"".join(parts + scalars), data, [], epoch
 
     def _pickle(
         self, plan: CallPlan, bound: tuple[Any, ...], names: tuple[str, ...], items: list[Any]

@@ -57,7 +57,7 @@ from .checked import Sums
 from .futures import Future, Lease, Leases, Notifier, ended
 from .inside import Caller
 from .orch_lock import OrchLock
-from .packing import CallPlan, NeededError, PackedElsewhere, Packer
+from .packing import CallPlan, NeededError, Packer
 from .sending import Guards, Payload, SentFunctions, payload_of
 from .tasks import Task
 
@@ -140,8 +140,13 @@ class Stream:
         bound = task.signature.bind(args, kwargs)
         return self.submit_bound(partial(self.functions.plan_of, task), bound)
 
-    def forward(self, task: Task, call: PackedElsewhere) -> Future:
-        """Submit a call whose arguments another Worker has packed."""
+    def forward(self, task: Task, arrays: Any, words: Any, kinds: Any, data: Any) -> Future:
+        """Submit a call whose arguments another Worker has packed, as they are here; see `arguments`.
+
+        Each array has the tag of its tensor. Values of calls are in blocks of this Worker, whose leases
+        the caller keeps. `data` has what is pickled as bytes, unless the words have it.
+        """
+        call = arrays, words, kinds, data
         return self.submit_bound(partial(self.functions.plan_of, task), call, self._packer.forward)
 
     def submit_bound(

@@ -24,7 +24,6 @@ from ..callables.runnable import refuse_unrun
 from ..calls import outcomes
 from ..calls.arguments import ARRAY, INNER_ARRAY, READ_ARRAY, form_of
 from ..calls.futures import Future, Lease
-from ..calls.packing import PackedElsewhere
 from ..calls.signatures import Signature
 from ..calls.tasks import Task
 from ..engine.view.blocks import data_of
@@ -469,7 +468,7 @@ class CallWork(Work):
             next(blocks) if kind == _BLOCK else word
             for word, kind in zip(self._words, kinds, strict=True)
         ]
-        return stream.forward(self.task, PackedElsewhere(arrays, words, kinds, self._items))
+        return stream.forward(self.task, arrays, words, kinds, self._items)
 
     def end_of(self, future: Future) -> messages.Done:
         """Return how it has ended, with what it has returned, raised and written."""
