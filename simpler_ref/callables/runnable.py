@@ -74,17 +74,6 @@ def takes_arguments(target: Callable[..., Any]) -> bool:
     return any(p.kind is not p.KEYWORD_ONLY and p.kind is not p.VAR_KEYWORD for p in parameters)
 
 
-def fits(target: Any, count: int) -> bool:
-    """Say whether something can be called with so many arguments by position; yes, if unknown."""
-    try:
-        inspect.signature(target).bind(*(None,) * count)
-    except TypeError:
-        return False
-    except ValueError:
-        pass
-    return True
-
-
 def _never_run(target: Any) -> tuple[str, str] | None:
     """Return the kind of a callable whose call would not run it, and the remedy."""
     while True:

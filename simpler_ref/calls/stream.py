@@ -754,6 +754,3 @@ class Stream:
             with self.mutex.queue, self.mutex.lock:
                 if self._open:
                     self._kernels.forget_memory(self._mem, low, high)
-
-
-__all__ = ["Stream"]
