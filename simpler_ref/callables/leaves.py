@@ -91,7 +91,7 @@ class Leaf(CompiledCallable):
         self._compiled: Any = function
         self._codes: dict[tuple[Kind, ...], Any] = {}
         """The code that workers call, for arrays in different orders; each asks the one before it."""
-        self._names = _parameters(function)
+        self._name, self._names = f"leaf {function.__qualname__}", _parameters(function)
         self._declared = _declared(function) if declared is None else declared
         functools.update_wrapper(self, function)
         if None not in self._declared:
@@ -105,7 +105,7 @@ class Leaf(CompiledCallable):
 
     def __repr__(self) -> str:
         shown = "?" if self.kinds is None else ", ".join(map(str, self.kinds))
-        return f"<leaf {self.__qualname__}({shown})>"  # type: ignore[attr-defined]
+        return f"<{self._name}({shown})>"
 
     def __call__(self, *args: Any) -> Any:
         """Run the function here, compiled; the first call determines the types not annotated.
@@ -172,10 +172,6 @@ class Leaf(CompiledCallable):
             if compiled.signatures:
                 compiled.disable_compile()
         self._compiled = compiled
-
-    @property
-    def _name(self) -> str:
-        return f"leaf {self.__qualname__}"  # type: ignore[attr-defined]
 
     # ------------------------------------------------------------ in a worker
     def run_task(self, args: ReceivedArgs) -> None:
