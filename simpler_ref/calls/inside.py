@@ -168,7 +168,7 @@ class Inside:
         positional, named = self._arguments(form, wires, words, kinds)
         if code is not None and not form.inner:
             self._learn(code, form, wires, positional)
-        self._call_it(form, function, positional, named)
+        self._make(function, tuple(positional), named)
         del positional, named
         self._settle()
 
@@ -176,11 +176,6 @@ class Inside:
         """Let a call end, with what it has got and may keep."""
         if self._borrowed is not None:
             self._borrowed.settle()
-
-    def _call_it(
-        self, form: Form, function: Callable[..., Any], positional: list[Any], named: dict[str, Any]
-    ) -> None:
-        self._make(function, tuple(positional), named)
 
     def _finish(self, result: Any) -> None:
         """Leave what a call has returned; a child of the task, which returns as well, ends."""
@@ -382,9 +377,12 @@ class GuardedInside(Inside):
     def __init__(self, mailbox: MailboxView, guard: Guard) -> None:
         super().__init__(mailbox)
         self._guard = guard
+        self._given: list[tuple[int, str, Any]] = []
+        """The arrays of the call that is about to begin: code, name, and array."""
 
     def leaf(self) -> Callable[[ReceivedArgs], None]:
         """Return what runs a call: native code would not look."""
+        self._make = self._make_guarded
         return self.run
 
     def _learn(self, code: Code, form: Form, wires: list[bytes], values: list[Any]) -> None:
@@ -400,33 +398,25 @@ class GuardedInside(Inside):
         kinds = memoryview(bytes(kinds[:first]) + bytes(kinds[end : len(words)]))
         del words[first:end]
         positional, named = super()._arguments(form, wires, words, kinds)
+        names = [f"argument {i}" for i in range(len(positional))] + [*named]
+        given = zip(form.codes, names, [*positional, *named.values()], strict=True)
+        arrays = [one for one in given if one[0] in (ARRAY, READ_ARRAY)]
         names = ["an array within an argument"] * form.inner.count(INNER_ARRAY)
-        names += [
-            name
-            for code, name in zip(form.codes, _names(positional, named), strict=True)
-            if code in (ARRAY, READ_ARRAY)
-        ]
+        names += [name for _, name, _ in arrays]
         require_unchanged((self._arrays.array(one, False) for one in wires), names, sums)
+        self._given = arrays
         return positional, named
 
-    def _call_it(
-        self, form: Form, function: Callable[..., Any], positional: list[Any], named: dict[str, Any]
+    def _make_guarded(
+        self, function: Callable[..., Any], positional: tuple[Any, ...], named: dict[str, Any]
     ) -> None:
-        inputs, others = [], []
-        values = [*positional, *named.values()]
-        for code, name, value in zip(form.codes, _names(positional, named), values, strict=True):
-            if code == READ_ARRAY:
-                inputs.append(Input(name, value, "Annotate it with InOut"))
-            elif code == ARRAY:
-                others.append(value)
-        seen = look(inputs, others)
+        arrays, self._given = self._given, []
+        remedy = "Annotate it with InOut"
+        inputs = [Input(name, one, remedy) for code, name, one in arrays if code == READ_ARRAY]
+        seen = look(inputs, [one for code, _, one in arrays if code == ARRAY])
         made = function(*positional, **named)
         self._guard.require_unchanged(seen)
         self._finish(made)
-
-
-def _names(positional: list[Any], named: dict[str, Any]) -> list[str]:
-    return [*(f"argument {i}" for i in range(len(positional))), *named]
 
 
 # ---------------------------------------------------------------- calls that a task makes
