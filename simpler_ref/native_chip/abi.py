@@ -100,14 +100,8 @@ class ChipStorageTaskArgs(ctypes.Structure):
     _fields_ = _fields(structures.CHIP_STORAGE_TASK_ARGS, ContinuousTensorStorage)
 
     def add_tensor(self, tensor: ContinuousTensor) -> None:
-        """Append a tensor.
-
-        Raises
-        ------
-        RuntimeError
-            After `add_scalar`: tensors come first.
-        ValueError
-            There are 128.
+        """Append a tensor; RuntimeError after `add_scalar`, since tensors come first, ValueError if there
+        are 128.
         """
         if self.scalar_count_:
             raise RuntimeError(TENSOR_AFTER_SCALAR)
@@ -136,11 +130,9 @@ class ChipStorageTaskArgs(ctypes.Structure):
         return int(self.scalars_[i])
 
     def tensor_count(self) -> int:
-        """Return the number of tensors."""
         return int(self.tensor_count_)
 
     def scalar_count(self) -> int:
-        """Return the number of scalars."""
         return int(self.scalar_count_)
 
     def task_args(self) -> TaskArgs:
@@ -153,7 +145,6 @@ class ChipStorageTaskArgs(ctypes.Structure):
         return args
 
     def clear(self) -> None:
-        """Remove everything."""
         self.tensor_count_ = self.scalar_count_ = 0
 
     def __len__(self) -> int:
@@ -165,7 +156,6 @@ class ChipStorageTaskArgs(ctypes.Structure):
 
     @classmethod
     def sizeof(cls) -> int:
-        """Return the bytes of the structure."""
         return ctypes.sizeof(cls)
 
 

@@ -183,12 +183,8 @@ class ChipWorker:
     def init(self) -> None:
         """Load the runtime and open the device.
 
-        Raises
-        ------
-        ChipError
-            The file cannot be loaded, lacks entry points, or the device cannot be opened.
-        RuntimeError
-            It is open already.
+        Raises ChipError if the file cannot be loaded, lacks entry points, or the device cannot be opened,
+        and RuntimeError if it is open already.
         """
         if self._library is not None:
             raise RuntimeError("this ChipWorker is already initialized; call finalize() first")
@@ -266,12 +262,7 @@ class ChipWorker:
     def prepare_callable(self, target: ChipCallable) -> CallableHandle:
         """Install a callable in a free slot, and return a handle for `run`.
 
-        Raises
-        ------
-        TypeError
-            It is no ChipCallable.
-        ChipError
-            See `prepare`.
+        Raises TypeError if it is no ChipCallable, and ChipError as `prepare` does.
         """
         if not isinstance(target, ChipCallable):
             raise TypeError(f"prepare_callable expects a ChipCallable, got {type(target).__name__}")
@@ -371,12 +362,8 @@ class ChipWorker:
     ) -> None:
         """Run a callable on a TaskArgs, whose tags do not matter here, or a ChipStorageTaskArgs.
 
-        Raises
-        ------
-        ChipError
-            The run failed; the host's tensors are as they were.
-        ValueError, TypeError
-            `config` is not valid; `task_args` is neither of the two.
+        Raises ChipError if the run failed: the host's tensors are as they were. Raises ValueError
+        or TypeError if `config` is not valid, or `task_args` is neither of the two.
         """
         if isinstance(task_args, ChipStorageTaskArgs):
             task_args = task_args.task_args()
@@ -441,19 +428,7 @@ class ChipWorker:
         del held
 
     def copy_from(self, dst: Any, src: int, size: int | None = None) -> None:
-        """Copy from the device to the host.
-
-        Parameters
-        ----------
-        dst : int | buffer
-            Host address, or a writable buffer: a bytearray, an array.
-        src : int
-            Device address.
-        size : int | None
-            Bytes; None is all of the buffer.
-
-        Raises ChipError as `copy_to` does.
-        """
+        """Copy from the device to the host: as `copy_to`, but a buffer must be writable."""
         runtime = self._open()
         held, host, size = self._host(dst, size, "dst", True)
         whole("src", src, 0, (1 << 64) - 1)
