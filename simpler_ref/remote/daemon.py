@@ -266,19 +266,19 @@ class HostFleet(Fleet):
         return self.addresses[endpoint % len(self.addresses)]
 
     def start(self, manifest: Manifest, endpoint: int) -> DaemonPlace:
-        place = DaemonPlace(self.where(endpoint), self._pair, manifest)
-        try:
-            place.start(manifest)
-        except BaseException:
-            place.close()
-            raise
-        return place
+        return DaemonPlace(self.where(endpoint), self._pair, manifest).started()
 
 
 class DaemonPlace(Place):
-    """A session that a daemon has started; the connection to the daemon keeps it alive."""
+    """A session that a daemon starts; the connection to the daemon keeps it alive.
 
-    def __init__(self, address: str, pair: KeyPair, manifest: Manifest) -> None:
+    `line` is closed with it: another connection, by which somebody has lent the daemon.
+    """
+
+    def __init__(
+        self, address: str, pair: KeyPair, manifest: Manifest, line: sockets.socket | None = None
+    ) -> None:
+        self._manifest, self._line = manifest, line
         self.name = f"endpoint {manifest.endpoint_id} of {address}"
         self._address = address
         self._host = address.partition("//")[2].rpartition(":")[0]
@@ -295,14 +295,22 @@ class DaemonPlace(Place):
         secure_client(self._socket, pair, pair.public)
         self._monitor = self._socket.get_monitor_socket()
 
-    def start(self, manifest: Manifest) -> None:
-        """Connect, ask for the session and wait for its announcement; `RemoteError` if there is none."""
+    def started(self) -> DaemonPlace:
+        """Have the session started, and return this; `RemoteError` if there is no announcement."""
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _start(self) -> None:
         unknown = self._look_up()[1]  # it may be known by the time that the daemon is started
         self._socket.connect(self._address)
         remedy = f"is it started, with --listen, and does no firewall keep it apart?{unknown}"
         self._until("_is_connected", remedy)
         reached, _ = self._look_up()
-        self._socket.send_multipart([START, to_line(manifest).encode(), reached.encode()])
+        self._socket.send_multipart([START, to_line(self._manifest).encode(), reached.encode()])
         self._deadline += REPORT_S  # for the daemon's report of a session that is late
         self._until("_announced", "give start_timeout_s= a larger value")
 
@@ -392,3 +400,5 @@ class DaemonPlace(Place):
             self._socket.disable_monitor()
             self._monitor.close()
             self._context.destroy(linger=0)
+        if self._line is not None:
+            self._line.close()

@@ -10,7 +10,6 @@ import struct
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
-from ..workers.reports import cut_traceback, cut_utf8
 from . import fields
 from .fields import WireError
 from .limits import FRAME_HEADER_BYTES, MAGIC, MAX_ERROR_BYTES, PROTOCOL_VERSION
@@ -214,14 +213,3 @@ class ControlReplyPayload:
 _CONTROL_REPLY = fields.Message("CONTROL_REPLY", ControlReplyPayload)
 encode_control_reply = _CONTROL_REPLY.encoder()
 decode_control_reply = _CONTROL_REPLY.decode
-
-
-# ---------------------------------------------------------------- errors
-_HEADROOM = 16
-
-
-def cut_report(text: str, trace: str) -> str:
-    """Return as much of an exception's text and traceback as an answer takes."""
-    text = cut_utf8(text, MAX_ERROR_BYTES // 2).decode()
-    room = MAX_ERROR_BYTES - len(text.encode()) - 1
-    return f"{text}\n{cut_traceback(trace, room - _HEADROOM).decode(errors='replace')}"

@@ -29,7 +29,7 @@ from .controls import obey
 from .fleets import INTERFACE, Announcement, Manifest
 from .limits import SIZES
 from .mover import Mover
-from .session_frames import SessionFrames
+from .session_frames import SessionFrames, cut_report
 from .session_tasks import FRAMES, SessionTasks
 from .traces import SessionTrace
 
@@ -193,7 +193,7 @@ class Session:
             if self.frames.over:
                 raise
             code = 1
-            text = protocol.cut_report(describe_exception(error), format_traceback(error))
+            text = cut_report(describe_exception(error), format_traceback(error))
         reply = protocol.encode_control_reply(
             frame.header.sequence, name, version, code, text, result
         )

@@ -22,17 +22,19 @@ from typing import Any
 from ..errors import RemoteError
 from ..system.cores import threads_on
 from ..version import __version__
+from ..workers.reports import cut_traceback, cut_utf8
 from . import connection
 from . import frames as protocol
 from .connection import KeyPair, new_pair, secure_server, zmq
 from .fleets import THIS_MACHINE, Manifest
-from .limits import PROTOCOL_VERSION
+from .limits import MAX_ERROR_BYTES, PROTOCOL_VERSION
 
 log = logging.getLogger("simpler_ref")
 
 LINGER_MS = 200
 LOOK_S = 0.25
 """How often the main thread looks whether the parent is gone, while there is no frame."""
+_HEADROOM = 16
 GRACE_S = 1.0
 """How long the main thread may take to end once the parent is gone."""
 
@@ -59,6 +61,13 @@ def hello(order: connection.Order, *, ready: bool) -> bytes:
     return protocol.encode_hello(
         protocol.HelloPayload(*ids, PROTOCOL_VERSION, profile(), protocol.EVERY_FEATURE, state)
     )
+
+
+def cut_report(text: str, trace: str) -> str:
+    """Return as much of an exception's text and traceback as an answer takes."""
+    text = cut_utf8(text, MAX_ERROR_BYTES // 2).decode()
+    room = MAX_ERROR_BYTES - len(text.encode()) - 1
+    return f"{text}\n{cut_traceback(trace, room - _HEADROOM).decode(errors='replace')}"
 
 
 class SessionFrames:

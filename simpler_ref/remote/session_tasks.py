@@ -42,10 +42,10 @@ from . import task_messages as messages
 from .controls import AGREE, Dispatcher, InnerCallable, Stores
 from .copies import COMING, CopiedTensor, Copies, outcome_of
 from .fleets import Manifest
-from .frames import Frame, FrameType, OwnFrameType, cut_report, encode_completion
+from .frames import Frame, FrameType, OwnFrameType, encode_completion
 from .lists import REPLAY, PlayedPart, Replay, Replaying
 from .mover import Mover, Refusal, new_key
-from .session_frames import SessionFrames
+from .session_frames import SessionFrames, cut_report
 from .side_by_side import SideBySide, Work
 from .tasks import RemoteAddressSpace, read_layout, size_of
 

@@ -1,9 +1,8 @@
-"""Sessions on the nodes of a Ray cluster, each started by an actor.
+"""Sessions on the nodes of a Ray cluster: an actor for each runs a daemon that starts it.
 
 Neither the program nor a link connects to Ray, whose threads would not survive their forks. A process of
-its own, the keeper, holds the placement group while the fleet is open, and an actor for each endpoint.
-Another one stands for each session, like the ``ssh`` of a `ProcessFleet`: it takes the manifest from its
-standard input to the keeper, and the announcement back; the session ends when that input does.
+its own, the keeper, holds the placement group while the fleet is open, and the actors. A link asks it
+for the address of one, over a socket; the actor is the link's until that connection ends.
 """
 
 from __future__ import annotations
@@ -16,20 +15,15 @@ import socket as sockets
 import subprocess
 import sys
 import threading
+import types
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import IO, Any
 
-from ...errors import RemoteError, describe_status
-from ...remote.fleets import (
-    Fleet,
-    Manifest,
-    SessionProcess,
-    read_manifest,
-    session_command,
-    this_python,
-    to_line,
-)
+from ...errors import RemoteError
+from ...remote.connection import KeyPair, new_pair
+from ...remote.daemon import DaemonPlace
+from ...remote.fleets import Fleet, Manifest, this_python
 from ...system.polling import other_end, wait_readable
 from ...system.values import positive_seconds
 
@@ -38,11 +32,10 @@ STOP_S = 5.0
 GRACE_S = 30.0
 """How much longer than Ray's answer that of a process which connects to it may take."""
 STRATEGIES = ("SPREAD", "STRICT_SPREAD", "PACK", "STRICT_PACK")
-_A_NODE = "a node of Ray"
 _PACKAGES = "simpler_ref", "simpler_ref.remote"
 _PROGRAM = f"""
 import json, sys, types
-for name, folders in json.loads(sys.argv[2]).items():
+for name, folders in json.loads(sys.argv[1]).items():
     sys.modules[name] = types.ModuleType(name)
     sys.modules[name].__path__ = folders
 from {__name__} import main
@@ -50,30 +43,6 @@ main()
 """
 """The keeper. It imports this module and the few that this one needs, but not the whole package, which
 takes longer than all else that comes before the start of actors."""
-_STAND = """
-import os, select, socket, sys
-door = socket.socket(socket.AF_UNIX)
-door.connect(chr(0) + sys.argv[1])
-ends, announced = select.poll(), False
-ends.register(0, select.POLLIN)
-ends.register(door, select.POLLIN)
-while True:
-    for end, _ in ends.poll():
-        read = os.read(end, 1 << 16)
-        if end == 0 and read:
-            door.sendall(read)
-        elif end == 0:
-            ends.unregister(0)
-            door.shutdown(socket.SHUT_WR)
-        elif not read:
-            sys.exit(1)
-        elif not announced and read.startswith(b"{"):
-            announced = True
-            os.write(1, read)
-        else:
-            os.write(2, read)
-"""
-"""What stands for a session: it starts at once, since it imports nothing of this package, nor Ray."""
 
 
 class RayFleet(Fleet):
@@ -122,6 +91,8 @@ class RayFleet(Fleet):
         self.timeout_s = positive_seconds("timeout_s", timeout_s)
         self._door = ""
         """The name of the keeper's socket."""
+        self._pair: KeyPair
+        """The keys of the daemons."""
         self._keepers: list[subprocess.Popen[bytes]] = []
 
     def __repr__(self) -> str:
@@ -141,23 +112,26 @@ class RayFleet(Fleet):
         """
         if importlib.util.find_spec("ray") is None:
             raise RemoteError("RayFleet needs Ray: pip install 'simpler_ref[ray]'")
+        self._pair = new_pair()
         options = {
             "address": self.address,
             "resources": self.resources,
             "strategy": self.strategy,
             "timeout_s": self.timeout_s,
             "number": endpoints,
+            "keys": self._pair,
         }
         folders = {name: list(sys.modules[name].__path__) for name in _PACKAGES}
         keeper = subprocess.Popen(
-            [*this_python(), "-c", _PROGRAM, json.dumps(options), json.dumps(folders)],
+            [*this_python(), "-c", _PROGRAM, json.dumps(folders)],
             bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
         self._keepers.append(keeper)
-        assert keeper.stdout
+        assert keeper.stdin and keeper.stdout
+        keeper.stdin.write(json.dumps(options).encode() + b"\n")
         answer = b""
         if wait_readable([keeper.stdout.fileno()], self.timeout_s + GRACE_S):
             answer = keeper.stdout.readline()
@@ -167,11 +141,21 @@ class RayFleet(Fleet):
             text = answer.decode(errors="replace").strip()
             raise RemoteError(f"{self!r}: {text or 'Ray does not answer; see what it has printed'}")
 
-    def start(self, manifest: Manifest, endpoint: int) -> SessionProcess:
+    def start(self, manifest: Manifest, endpoint: int) -> DaemonPlace:
         if not self._door:
             raise RemoteError(f"{self!r} has no placement group: open it first")
-        command = [*this_python(), "-S", "-c", _STAND, self._door]
-        return SessionProcess(command, manifest, _A_NODE).started()
+        line = sockets.socket(sockets.AF_UNIX)
+        line.settimeout(manifest.start_timeout_s)
+        try:
+            line.connect("\0" + self._door)
+            with line.makefile() as answers:
+                said = answers.readline().strip()
+        except OSError as error:
+            said = str(error)
+        if not said.startswith("tcp://"):
+            line.close()
+            raise RemoteError(f"{self!r}: {said or 'it has been closed'}")
+        return DaemonPlace(said, self._pair, manifest, line).started()
 
     def close(self) -> None:
         self._door = ""
@@ -191,9 +175,9 @@ class RayFleet(Fleet):
 # ---------------------------------------------------------------- in the keeper, which connects to Ray
 def main() -> None:
     """Be the keeper of a fleet; what Ray prints goes to stderr."""
-    with open(os.dup(1), "wb", 0) as channel:
+    with open(os.dup(1), "wb", 0) as channel, open(0, "rb", 0, closefd=False) as said:
         os.dup2(2, 1)
-        code = _keep(channel, json.loads(sys.argv[1]))
+        code = _keep(channel, json.loads(said.readline()))
     sys.stderr.flush()
     os._exit(code)  # other threads may wait for sessions
 
@@ -225,15 +209,16 @@ def _keep(channel: IO[bytes], options: Mapping[str, Any]) -> int:
 
 
 class _Keeper:
-    """Has an actor start a session for each process that connects to its socket, as the same user.
+    """Lends an actor to each process that connects to its socket, as the same user, while it does.
 
     The socket has no file that could be left behind.
     """
 
     def __init__(self, ray: Any, group: Any, options: Mapping[str, Any]) -> None:
         self._ray, self._group, self._resources = ray, group, options["resources"]
-        # actors get what they need of this package by value: its import takes longer than all else
-        ray.cloudpickle.register_pickle_by_value(sys.modules[_PACKAGES[0]])
+        self._keys = options["keys"]
+        # else actors would import the package, which takes longer than all else
+        ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
         self._idle = [self._actor() for _ in range(options["number"])]  # they start meanwhile
         self.name = f"simpler_ref-{secrets.token_hex(16)}"
         self._socket = sockets.socket(sockets.AF_UNIX)
@@ -241,23 +226,24 @@ class _Keeper:
         self._socket.listen()
         threading.Thread(target=self._serve, daemon=True).start()
 
-    def _actor(self) -> Any:
+    def _actor(self) -> tuple[Any, Any]:
+        """Return a new actor, and what will be the address of its daemon."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         bundle = dict(self._resources)
-        return (
+        actor = (
             self._ray.remote(Starter)
             .options(
                 num_cpus=bundle.pop("CPU", 0),
                 num_gpus=bundle.pop("GPU", 0),
                 memory=bundle.pop("memory", None),
                 resources=bundle,
-                max_concurrency=2,
                 # the number of an endpoint is among all workers of its parent: any free bundle is meant
                 scheduling_strategy=PlacementGroupSchedulingStrategy(self._group),
             )
             .remote()
         )
+        return actor, actor.listen.remote(self._keys)
 
     def _serve(self) -> None:
         while True:
@@ -265,67 +251,42 @@ class _Keeper:
             if other_end(connection)[1] != os.getuid():
                 connection.close()
                 continue
-            threading.Thread(target=self._stand_for, args=(connection,), daemon=True).start()
+            threading.Thread(target=self._lend, args=(connection,), daemon=True).start()
 
-    def _stand_for(self, connection: sockets.socket) -> None:
-        """Start a session, and end it when the connection ends."""
-        with connection, connection.makefile("rb") as incoming:
-            line = incoming.readline()
-            try:
-                actor = self._idle.pop()
-            except IndexError:
-                actor = self._actor()
-            stopping = threading.Event()
-            args = actor, incoming, stopping
-            threading.Thread(target=self._stop_at_the_end, args=args, daemon=True).start()
-            try:
-                self._tell(connection, self._ray.get(actor.start.remote(line)))
-                why = self._ray.get(actor.ended.remote())
-            except Exception as error:
-                why = str(getattr(error, "cause", None) or error)
-            if not stopping.is_set() and not why.startswith(describe_status(0)):
-                self._tell(connection, why)  # else it was told to end
-            self._ray.kill(actor)
-            with suppress(OSError):
-                connection.shutdown(sockets.SHUT_RDWR)  # the other thread reads from it
-
-    @staticmethod
-    def _tell(connection: sockets.socket, text: str) -> None:
-        with suppress(OSError):  # it may have ended
-            connection.sendall(text.encode() + b"\n")
-
-    def _stop_at_the_end(self, actor: Any, incoming: IO[bytes], stopping: threading.Event) -> None:
-        with suppress(OSError, ValueError):
-            incoming.read()
-        stopping.set()
-        with suppress(Exception):
-            self._ray.get(actor.stop.remote(STOP_S), timeout=2 * STOP_S)
-            return
-        with suppress(Exception):
-            self._ray.kill(actor)
+    def _lend(self, connection: sockets.socket) -> None:
+        try:
+            actor, address = self._idle.pop()
+        except IndexError:
+            actor, address = self._actor()
+        try:
+            said = self._ray.get(address)
+        except Exception as error:
+            said = " ".join(str(getattr(error, "cause", None) or error).split())
+        with connection, suppress(OSError):
+            connection.sendall(said.encode() + b"\n")
+            connection.recv(1)
+        self._ray.kill(actor)
 
 
 class Starter:
-    """An actor that starts a session on its node; the session ends with it."""
+    """An actor that runs a daemon on its node, whose sessions end with it."""
 
-    def __init__(self) -> None:
-        self._place: SessionProcess | None = None
-
-    def start(self, line: bytes) -> str:
-        """Start a session, and return its announcement as a line."""
+    def listen(self, keys: tuple[str, str]) -> str:
+        """Start the daemon, and return its address."""
         from ray.util import get_node_ip_address
 
-        command = session_command(get_node_ip_address())
-        self._place = SessionProcess(command, read_manifest(line))
-        return to_line(self._place.started().announcement)
+        for name in _PACKAGES:  # the daemon imports a few modules of them
+            found = importlib.util.find_spec(name)
+            assert found is not None
+            package = sys.modules[name] = types.ModuleType(name)
+            package.__path__ = list(found.submodule_search_locations or ())
+        from ...remote.connection import KeyPair
+        from ...remote.daemon import Daemon
+        from ...remote.limits import ANY_MODULE
 
-    def ended(self) -> str:
-        """Wait for the end of the session, and return why it has ended."""
-        assert self._place
-        while not self._place.wait(1.0):
-            pass
-        return self._place.why()
-
-    def stop(self, timeout_s: float) -> None:
-        if self._place:
-            self._place.stop(timeout_s)
+        address = f"tcp://{get_node_ip_address()}:*"
+        daemon = Daemon(
+            address, KeyPair(*keys), modules=(ANY_MODULE,), serialized=True, insecure=True
+        )
+        threading.Thread(target=daemon.serve, daemon=True).start()
+        return daemon.address
