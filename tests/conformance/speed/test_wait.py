@@ -509,5 +509,7 @@ def test_endpoints_of_other_machines_have_the_cores_for_themselves():
     assert there.manifest(1, 1, None, None).before is None
     none = RemoteWorkerSpec()
     assert [none.manifest(1, i, None, None).before for i in range(3)] == [0, 1, 2]
-    assert here.with_default("pin", True).worker["pin"] is True
-    assert "pin" not in here.worker
+    worker = Worker(4, pin=True)
+    worker.add_remote_worker(here)
+    (link,) = worker._life.endpoints.links()
+    assert link.spec.worker["pin"] is True and "pin" not in here.worker
