@@ -4,7 +4,7 @@ Shared arrays and futures within lists, dicts and other objects are taken out by
 them. The call has them beside its arguments, so it waits for who writes the arrays and for the futures,
 and the worker puts them back: the arrays themselves, which it cannot write, and the futures' values.
 
-Rule     CALL-ARRAY-1, CALL-ARRAY-8, CALL-INNER-1, CALL-VALUE-1, CALL-VALUE-2
+Rule     CALL-ARRAY-1, CALL-ARRAY-8, CALL-INNER-1, CALL-INNER-2, CALL-VALUE-1, CALL-VALUE-2
 """
 
 from __future__ import annotations

@@ -102,6 +102,7 @@ def test_futures_within_arguments_arrive_as_values(w, gate):
         same([w.submit(divmod, 1, None)]).result()
 
 
+@pytest.mark.spec("CALL-INNER-1", "CALL-INNER-2")
 @pytest.mark.parametrize("number", [16, 17, 60])
 def test_many_arrays_and_futures_are_right_too(w, number):
     x = w.zeros((number - 1, 3))
@@ -149,6 +150,7 @@ def sum_of(value):
     return int(np.ma.filled(found, 0).sum())
 
 
+@pytest.mark.spec("CALL-INNER-2")
 @pytest.mark.parametrize(("form", "expected"), COPIED.values(), ids=COPIED)
 @pytest.mark.parametrize("take", [sum_of, lambda box: sum_of(box[0])], ids=["alone", "inside"])
 def test_what_is_copied_from_shared_arrays_is_copied_once_these_are_written(
