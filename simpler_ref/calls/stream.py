@@ -261,7 +261,8 @@ class Stream:
             wire += _integer(block.offset, L.PAYLOAD)
             counts += 1 << L.HALF
         self._quick.drop_all()
-        slot: int = self._kernels.call_and_pass(self._mem, word, counts, wire)
+        kernels = self._engine.kernels  # while it is traced, those that note lines
+        slot: int = kernels.call_and_pass(self._mem, word, counts, wire)
         if slot >= 0:
             self._full_since = 0.0
             return slot
