@@ -138,7 +138,9 @@ class Executor(concurrent.futures.Executor):
             The executor was shut down.
         """
         return _until_given_up(
-            self.map_rows(fn, list(zip(*iterables, strict=False)), chunksize, timeout)
+            self.map_rows(
+                fn, list(zip(*iterables, strict=False)), chunksize, timeout, chunksize is not None
+            )
         )
 
     def map_rows(
@@ -147,22 +149,25 @@ class Executor(concurrent.futures.Executor):
         rows: list[tuple[Any, ...]],
         chunksize: int | None = None,
         timeout: float | None = None,
+        by_chunks: bool = True,
     ) -> Iterator[Any]:
-        """Do so, for arguments that are tuples."""
+        """Do so, for arguments that are tuples; see `mapping.Options` for `by_chunks`."""
         self._require_open()
         if chunksize is None:
             chunksize = max(1, -(-len(rows) // (4 * self._max_workers)))
-        how: Any = {"star": True, "chunksize": chunksize, "timeout": timeout, "eager": True}
-        return self._noted(mapping.results(self._worker._stream(), fn, (rows,), **how))
+        how: Any = {"chunksize": chunksize, "timeout": timeout, "by_chunks": by_chunks}
+        return self._results(fn, rows, star=True, eager=True, **how)
 
     def lazily(
-        self, method: str, fn: Callable[[Any], Any], items: Iterable[Any], chunksize: int | None
+        self, fn: Callable[[Any], Any], items: Iterable[Any], chunksize: int | None, ordered: bool
     ) -> Iterator[Any]:
-        """Return the results of `Worker.map` or `Worker.map_unordered`."""
+        """Return results as `Worker.map` does, and `Worker.map_unordered`."""
         self._require_open()
-        return self._noted(getattr(self._worker, method)(fn, items, chunksize=chunksize))
+        how: Any = {"chunksize": chunksize, "by_chunks": chunksize is not None}
+        return self._results(fn, items, ordered=ordered, **how)
 
-    def _noted(self, made: Iterator[Any]) -> Iterator[Any]:
+    def _results(self, fn: Callable[..., Any], items: Iterable[Any], **how: Any) -> Iterator[Any]:
+        made = mapping.results(self._worker._stream(), fn, (items,), **how)
         if isinstance(made, mapping.Results):
             self._made.add(made)
         return made
@@ -438,14 +443,14 @@ class Pool(multiprocessing.pool.Pool):
     ) -> _Iterator:
         """Return the values for all items, in an iterator; see `Worker.map`."""
         self._require_open()
-        return _Iterator(self._executor.lazily("map", func, iterable, chunksize))
+        return _Iterator(self._executor.lazily(func, iterable, chunksize, ordered=True))
 
     def imap_unordered(  # type: ignore[override]
         self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int | None = None
     ) -> _Iterator:
         """Return the values for all items as the calls end, in an iterator."""
         self._require_open()
-        return _Iterator(self._executor.lazily("map_unordered", func, iterable, chunksize))
+        return _Iterator(self._executor.lazily(func, iterable, chunksize, ordered=False))
 
     # ------------------------------------------------------------ its end
     def _require_open(self) -> None:

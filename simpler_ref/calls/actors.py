@@ -23,6 +23,7 @@ import pickle
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import AuthenticationError, connection
@@ -32,6 +33,7 @@ import numpy as np
 
 from ..callables.pickling import ByAddress, pickled
 from ..errors import WorkerLostError
+from ..jit import layout as L
 from ..system.regions import is_private
 from ..system.types import Array
 from ..workers import loop
@@ -120,7 +122,7 @@ class Actor:
             raise RuntimeError("actors are made in the program, not inside a task")
         self._stream, self._order, self._kind = stream, zeros(1, np.int8), kind
         number = next(_numbers)
-        self._worker = number % stream.workers
+        self._worker = _least_busy(stream, number)
         # a worker, where a task has a Worker with actors, has those of its own Worker as well
         self._number = number + (os.getpid() << 32 if loop.in_worker else 0)
         self._methods: dict[str, Task] = {}
@@ -150,6 +152,14 @@ class Actor:
             raise RuntimeError(f"{self!r} was ended")
         return functools.partial(self._submit, task)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not name.startswith("_"):
+            raise AttributeError(
+                f"{self._kind.__qualname__}.{name} stays in the worker: give the class a method that "
+                "sets it"
+            )
+        super().__setattr__(name, value)
+
     def end(self) -> None:
         """Wait for its calls, and forget the object; a ``with`` block does so at its end."""
         if not self._has_ended and not self._stream.is_gone:
@@ -176,6 +186,17 @@ class Actor:
 
     def __repr__(self) -> str:
         return f"<{self._kind.__qualname__} {self._number} in sub worker {self._worker}>"
+
+
+def _least_busy(stream: Stream, number: int) -> int:
+    """Return the sub worker for a new actor: of those with the fewest, one that has nothing to do."""
+    mine = [one for one in _actors.values() if one._stream is stream and not one._has_ended]
+    actors, workers = Counter(one._worker for one in mine), stream.workers
+    view = stream._engine.view
+    tasks = [view.given(one) for one in view.pool(L.SUB)] or [
+        0
+    ] * workers  # at endpoints nobody knows
+    return min(range(workers), key=lambda i: (actors[i], tasks[i], (i - number) % workers))
 
 
 # ---------------------------------------------------------------- in tasks

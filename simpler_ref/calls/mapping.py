@@ -78,22 +78,25 @@ class Options(NamedTuple):
     """Everything is submitted at once."""
     ordered: bool = True
     """Results come in the order of the items, otherwise in that in which their calls end."""
+    by_chunks: bool = False
+    """The items of a chunk share a copy of the function, as they do elsewhere."""
 
 
 # ---------------------------------------------------------------- in a worker
 class _Chunks(Unchanging):
     """Calls a function for the items of a chunk; `name` is what messages call it.
 
-    The function is made from its payload for each item anew, unless no call changes it.
+    The function is made from its payload for each item anew, unless no call changes it: so results do not
+    depend on what is a chunk. With `by_chunks` it is made once.
     """
 
-    def __init__(self, payload: Payload, star: bool, name: str) -> None:
+    def __init__(self, payload: Payload, star: bool, by_chunks: bool, name: str) -> None:
         self._payload = payload
-        self._star = star
+        self._star, self._by_chunks = star, by_chunks
         self.__name__ = self.__qualname__ = name
 
     def __reduce__(self) -> Any:
-        return _Chunks, (self._payload, self._star, self.__name__)
+        return _Chunks, (self._payload, self._star, self._by_chunks, self.__name__)
 
     @functools.cached_property
     def _kept(self) -> Callable[..., Any] | None:
@@ -109,20 +112,22 @@ class _Chunks(Unchanging):
         start = time.perf_counter()
         values: list[Any] = []
         errors: dict[int, bytes] = {}
+        function = None
         for item in items:
             try:
                 if pickled:
                     item = pickle.loads(item)
-                function = self._kept or received(self._payload).function
+                if not (function and self._by_chunks):
+                    function = self._kept or received(self._payload).function
                 values.append(final(function(*item) if self._star else function(item)))
             except (Exception, SystemExit) as error:
                 errors[len(values)] = outcomes.error_block(error)
                 values.append(None)
         kinds = set(map(type, values))
-        kept: Any = values if kinds <= _PLAIN else _each(values, errors)
+        found: Any = values if kinds <= _PLAIN else _each(values, errors)
         if len(kinds) == 1 and kinds <= _NUMPY:
-            kept = np.array(values)
-        return kept, errors, here.mailbox.worker, time.perf_counter() - start
+            found = np.array(values)
+        return found, errors, here.mailbox.worker, time.perf_counter() - start
 
 
 def _each(values: list[Any], errors: dict[int, bytes]) -> outcomes.Several:
@@ -242,7 +247,9 @@ class Results:
         self._stream, self._task, self._how, self._of, self._total = stream, task, how, of, total
         self._alone_payload, self._payload, self._lasts = stream.function_for_items(task)
         """What is sent of the function: for an item that is a call of its own, and for a chunk."""
-        chunks = _Chunks(self._payload._replace(reads=()), how.star, task.__qualname__)
+        chunks = _Chunks(
+            self._payload._replace(reads=()), how.star, how.by_chunks, task.__qualname__
+        )
         self._chunks = stream.task_of(chunks, task.workers)
         self._workers = len(task.workers) or stream.workers
         are_values = all(one.mode is Mode.VALUE for one in task.signature.parameters)

@@ -10,7 +10,7 @@ import pytest
 import simpler_ref as sr
 from simpler_ref.calls import actors, tasks
 
-from .tasks import die
+from .tasks import die, wait_at
 
 pytestmark = pytest.mark.spec("CALL-ACTOR-1")
 
@@ -202,6 +202,18 @@ def test_one_that_nobody_has_any_more_is_forgotten(w):
     assert number_of_actors().result() == before and last.result() == 1
 
 
+def test_one_is_made_where_the_fewest_are_and_nothing_else_is_done(w, gate):
+    for busy in (0, 1):
+        gate[0] = 0
+        under_way = sr.task(workers=busy)(wait_at.py_func)(gate)
+        with w.actor(Counter, 0) as one:
+            assert f"sub worker {1 - busy}" in repr(one)
+            gate[0] = 1
+            with w.actor(Counter, 0) as other:
+                assert f"sub worker {busy}" in repr(other)
+        under_way.result()
+
+
 def test_what_is_wrong_is_refused_and_a_block_ends_it(w):
     with pytest.raises(TypeError, match="missing 1 required"):
         w.actor(Counter)
@@ -209,6 +221,8 @@ def test_what_is_wrong_is_refused_and_a_block_ends_it(w):
         w.actor(Counter(1))
     with pytest.raises(AttributeError, match="no method 'value'; an attribute stays in the worker"):
         _ = w.actor(Counter, 1).value
+    with pytest.raises(AttributeError, match=r"Counter\.value stays in the worker: give the class a"):
+        w.actor(Counter, 1).value = 2
     with w.actor(list) as items:
         items.append(3)
         assert items.copy().result() == [3]

@@ -189,6 +189,30 @@ def test_a_worker_is_a_pool(w):
         pool.map(abs, [1])
 
 
+class Loader:
+    """Loads something at its first call."""
+
+    loaded = False
+
+    def __call__(self, number):
+        before, self.loaded = self.loaded, True
+        return not before
+
+
+@pytest.mark.parametrize("chunk", [1, 5])
+def test_items_of_a_chunk_share_the_function_as_they_do_elsewhere(w, chunk):
+    items = range(20)
+    loads = [
+        w.executor().map(Loader(), items, chunksize=chunk),
+        w.pool().map(Loader(), items, chunk),
+        w.pool().imap(Loader(), items, chunk),
+        w.pool().imap_unordered(Loader(), items, chunk),
+    ]
+    assert [sum(found) for found in loads] == [20 // chunk] * 4
+    assert sum(w.pool().map(Loader(), range(80))) == 8, "four chunks for each worker"
+    assert sum(w.executor().map(Loader(), items)) == sum(w.map(Loader(), items, chunksize=5)) == 20
+
+
 def test_values_of_imap_are_waited_for_with_a_limit(w):
     values = w.pool().imap(time.sleep, [0, 0.3])
     assert values.next(timeout=30) is None
