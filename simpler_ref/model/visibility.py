@@ -55,12 +55,10 @@ def keep_alive(array: Any) -> None:
 
 
 def add_visibility(check: Visible) -> None:
-    """Add a check for shared memory (each open Worker does)."""
     _visibility.append(check)
 
 
 def remove_visibility(check: Visible) -> None:
-    """Remove a check, and forget the arrays that it accepted."""
     if check in _visibility:
         _visibility.remove(check)
     _known.clear()
@@ -221,7 +219,6 @@ def require_wires_visible(wires: Iterable[bytes]) -> None:
 
 
 def invisible(address: int, nbytes: int, why: str, remedy: str = _REMEDY) -> ValueError:
-    """Return the exception for memory that a worker process could not see."""
     return ValueError(
         f"a worker process cannot see the {nbytes} bytes at {address:#x}: {why}; {remedy}"
     )

@@ -113,7 +113,6 @@ def counts_of(tensors: int, scalars: int) -> int:
 
 
 def blob_bytes(counts: int) -> int:
-    """Return the bytes of some tensors and scalars in a mailbox."""
     return (counts & L.LOW_HALF) * TENSOR_BYTES + (counts >> L.HALF) * SCALAR_BYTES
 
 
@@ -185,12 +184,11 @@ def bytes_of(wire: bytes) -> int:
 
 
 def bytes_below(wire: bytes) -> int:
-    """Return how many of them are below the address of the first element."""
+    """Return how many bytes of a tensor are below the address of its first element."""
     return span_of(wire.layout)[0] if isinstance(wire, DescribedWire) else 0
 
 
 def asks_for_memory(wire: bytes) -> bool:
-    """Say whether the runtime has to provide a tensor's memory."""
     return wire[TAG_AT] == L.OUTPUT and not has_address(wire)
 
 

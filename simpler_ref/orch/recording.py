@@ -170,7 +170,6 @@ class OpRecorder:
         """Take the parts of a submit, for whoever carries the graph out step by step."""
 
     def _layout(self, layout: W.Layout) -> int:
-        """Return the variable that has the number of a layout."""
         if layout not in self.layouts:
             self.layouts[layout] = self.variables
             self.variables += 1

@@ -188,7 +188,6 @@ class Configs:
         self._numbers = {CallConfig().to_bytes(): 0}
 
     def number_of(self, config: CallConfig | None) -> int:
-        """Return the number of a configuration; see `number_of_wire`."""
         return 0 if config is None else self.number_of_wire(config_wire(config))
 
     def number_of_wire(self, wire: bytes) -> int:
