@@ -189,8 +189,8 @@ class Failures:
         self._all: weakref.WeakValueDictionary[int, Unretrieved] = weakref.WeakValueDictionary()
         self._last: deque[Unretrieved] = deque(maxlen=_KEPT)
         self._shown: list[str] = []
-        self._taken = self._noted = self._counted = 0
-        """How many failed calls were looked at; noted; and logged only as a number."""
+        self._taken = self._noted = self._counted = self._noted_silently = 0
+        """How many failed calls were looked at; noted; logged only as a number; noted, and not logged."""
         self.silent: deque[int] = deque(maxlen=_MOST_SILENT)
         """The numbers of calls whose errors are not logged."""
 
@@ -203,6 +203,7 @@ class Failures:
         if found is None:
             found = self._all[origin.task] = Unretrieved(error, origin.task, self._shown)
             found.retrieved = origin.task in self.silent
+            self._noted_silently += found.retrieved
             self._last.append(found)
             self._noted += 1
         return found
@@ -232,8 +233,12 @@ class Failures:
         return [one for one, stays in every if not stays]
 
     def count(self, others: int) -> None:
-        """Log how many have failed beyond those noted; there were `others` that nobody has looked at."""
-        unseen = self._taken + others - self._noted - self._counted
+        """Log how many have failed beyond those noted; there were `others` that nobody has looked at.
+
+        Those that are not to be logged may be among them.
+        """
+        silent = len(self.silent) - self._noted_silently
+        unseen = self._taken + others - self._noted - self._counted - silent
         if unseen > 0:
             self._counted += unseen
             log.error("%d more calls failed, and nobody has asked for their results", unseen)
@@ -244,7 +249,7 @@ class Failures:
         self._all.clear()
         self._last.clear()
         self.silent.clear()
-        self._taken = self._noted = self._counted = 0
+        self._taken = self._noted = self._counted = self._noted_silently = 0
 
 
 def _causes_of(stream: Any) -> set[int]:

@@ -483,7 +483,8 @@ class Results:
         self._filled, self._since = now, 0
         try:
             while len(self._ahead) < self._window:
-                if self._slow and self._ahead and self._ahead[0].future.done():
+                is_all = self._least == sys.maxsize
+                if self._slow and not is_all and self._ahead and self._ahead[0].future.done():
                     return
                 if not self._unsent:
                     self._read()
@@ -529,6 +530,15 @@ class Results:
             not kinds.isdisjoint(_OWN_CALL) and not all(map(_is_copied, values))
         )
         self._pickled = not kinds <= _PLAIN
+        if any(type(one) is np.ndarray and not is_private(one) for one in values):
+            self._submit_all()
+
+    def _submit_all(self) -> None:
+        """Submit all from now on, if they have an end: calls that the program makes after this one may
+        write what these read, or read what they write.
+        """
+        if self._total is not None:
+            self._window = self._least = sys.maxsize
 
     def _send(self) -> bool:
         """Submit what was read; return whether it is on its way.
@@ -566,6 +576,7 @@ class Results:
                 chunk = stream.errors, self._chunks.__qualname__, stream.number_of(future)
                 return _Call(future, self._of, first, len(items), chunk)
             self._apart = True
+            self._submit_all()
         args = items[0] if self._how.star else (items[0],)
         if self._lasts:
             future = stream.submit(self._task, args, {})

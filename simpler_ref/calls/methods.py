@@ -74,7 +74,8 @@ class CallMethods:
     ) -> Results | Iterator[Any]:
         """Call a function for each item, and return the results in order, in an iterator.
 
-        It begins at once, and reads items as results are asked for: only some calls are in flight. Items
+        It begins at once, and reads items as results are asked for: only some calls are in flight. But if
+        an item has a shared array, all are submitted, unless their iterable has no length. Items
         that are values travel in chunks, each of which is one call; an item with an array, or for a task
         that writes arrays, is a call of its own. An error of an item is raised when its result is asked
         for; the iterator then goes on with the next item.

@@ -221,7 +221,9 @@ def test_what_is_wrong_is_refused_and_a_block_ends_it(w):
         w.actor(Counter(1))
     with pytest.raises(AttributeError, match="no method 'value'; an attribute stays in the worker"):
         _ = w.actor(Counter, 1).value
-    with pytest.raises(AttributeError, match=r"Counter\.value stays in the worker: give the class a"):
+    with pytest.raises(
+        AttributeError, match=r"Counter\.value stays in the worker: give the class a"
+    ):
         w.actor(Counter, 1).value = 2
     with w.actor(list) as items:
         items.append(3)

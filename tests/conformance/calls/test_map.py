@@ -14,7 +14,7 @@ import pytest
 import simpler_ref as sr
 
 from ...system.programs import Fork, output_of
-from .tasks import total, update, wait_at
+from .tasks import fill, total, update, wait_at
 
 
 @sr.task
@@ -265,6 +265,27 @@ def test_an_item_that_cannot_travel_fails_alone_on_both_ways(w):
     wanted = ("cannot be pickled", "nobody runs", "item 3: ", "StopIteration: no more")
     for error, words in zip(errors, wanted, strict=True):
         assert isinstance(error, (TypeError, sr.TaskError)) and words in str(error)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_calls_that_are_made_later_come_after_all_items_with_shared_arrays(w, inside):
+    @sr.task
+    def add_one(row: sr.InOut):
+        row += 1
+
+    def sum_of(box):
+        return int(np.sum(box))
+
+    x = w.zeros((100, 2))
+    rows = list(x)
+    w.map(add_one, rows)
+    w.wait()
+    assert x.sum() == 200
+    w.map(add_one, rows)
+    at_once = w.submit(np.sum, x)
+    sums = w.map(sum_of, [[row] for row in rows] if inside else rows)
+    fill(x, 0)
+    assert at_once.result() == sum(sums) == 400
 
 
 @pytest.mark.spec("CALL-MAP-4")
