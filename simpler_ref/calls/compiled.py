@@ -168,10 +168,11 @@ class Code:
                 self.compile(pattern.types)
                 answer = _answer_for(self._compiled.overloads[pattern.types].signature.return_type)
                 words = zip(pattern.codes, pattern.types, strict=True)
-                self._entries[pattern] = None  # Python has to read an argument, or leave the value
+                entry = None  # if Python has to read an argument, or leave the value
                 if answer is not None and all(one != A.VALUE or of in _KINDS for one, of in words):
                     entry = _entry(self._compiled, pattern, answer, self.address)
-                    self._entries[pattern], self.address = entry, address_of_leaf(entry)
+                    self.address = address_of_leaf(entry)
+                self._entries[pattern] = entry
             return self.address
 
 
