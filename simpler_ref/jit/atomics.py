@@ -168,7 +168,7 @@ def kill_self():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _address(mem, i):
+def address_of(mem, i):
     return mem.__array_interface__["data"][0] + 8 * int(i)
 
 
@@ -180,7 +180,7 @@ def futex_wait(mem, i, expected, timeout_ns):
     spec = _Timespec(*divmod(int(timeout_ns), 1_000_000_000))
     done = _libc.syscall(
         ctypes.c_long(_SYS_FUTEX),
-        ctypes.c_void_p(_address(mem, i)),
+        ctypes.c_void_p(address_of(mem, i)),
         ctypes.c_long(_FUTEX_WAIT),
         ctypes.c_long(int(expected) & 0xFFFFFFFF),
         ctypes.byref(spec) if timeout_ns >= 0 else None,
@@ -197,7 +197,7 @@ def futex_wake(mem, i):
     """Wake all threads that sleep on the word."""
     _libc.syscall(
         ctypes.c_long(_SYS_FUTEX),
-        ctypes.c_void_p(_address(mem, i)),
+        ctypes.c_void_p(address_of(mem, i)),
         ctypes.c_long(_FUTEX_WAKE),
         ctypes.c_long(1 << 30),
         None,
@@ -209,10 +209,6 @@ def futex_wake(mem, i):
 def words_at(address, count):
     """Return some words of memory as an array, without a copy."""
     return np.frombuffer((ctypes.c_int64 * count).from_address(address), np.int64)
-
-
-def address_of(mem, i):
-    return _address(mem, i)
 
 
 def run_leaf(mem, i, leaf, args, layouts):

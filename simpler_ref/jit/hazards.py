@@ -76,8 +76,6 @@ from .tensors import (
 )
 
 TENSOR_WORDS = L.TENSOR_WORDS
-READS, WRITES = 1, 2
-"""Bits of what a search looks for; the bit's number is `ACCESS_WRITES`."""
 SMALLEST = 64
 """Bytes of the smallest cells of contiguous memory."""
 COARSEST = 62
@@ -196,8 +194,8 @@ def cell_at(mem, grid, row, column):
 
 
 # ---------------------------------------------------------------- searches
-def find_overlaps(mem, low, high, layout, kinds):
-    """Find the accesses of some kinds that share a byte with a tensor; return how many.
+def find_overlaps(mem, low, high, layout, first):
+    """Find the accesses that share a byte with a tensor, or if `first` is 1, writes; return how many.
 
     They are at A_OVERLAPS, each once; of reads of the same bytes the newest. The answer to the last
     search is still there unless it could have changed since: a task that is noted asks what it asked
@@ -207,7 +205,7 @@ def find_overlaps(mem, low, high, layout, kinds):
         mem[L.FOUND_LOW] == low
         and mem[L.FOUND_HIGH] == high
         and mem[L.FOUND_LAYOUT] == layout
-        and mem[L.FOUND_KINDS] == kinds
+        and mem[L.FOUND_KINDS] == 2 - first
     ):
         return int(mem[L.FOUND_COUNT])
     mem[L.OVERLAP_STAMP] += 1
@@ -216,23 +214,21 @@ def find_overlaps(mem, low, high, layout, kinds):
         return found
     grid = int(mem[L.A_GRIDS])
     for _ in range(mem[L.GRIDS_USED]):
-        count = 0
-        if kinds & READS != 0:
+        count = int(mem[grid + L.GRID_COUNT + 1])
+        if first == 0:
             count += int(mem[grid + L.GRID_COUNT])
-        if kinds & WRITES != 0:
-            count += int(mem[grid + L.GRID_COUNT + 1])
         if count != 0 and low < mem[grid + L.GRID_HIGH] and mem[grid + L.GRID_LOW] < high:
-            found = search_grid(mem, grid, count, low, high, layout, kinds, found)
+            found = search_grid(mem, grid, count, low, high, layout, first, found)
         grid += L.GRID_WORDS
     mem[L.FOUND_LOW] = low
     mem[L.FOUND_HIGH] = high
     mem[L.FOUND_LAYOUT] = layout
-    mem[L.FOUND_KINDS] = kinds
+    mem[L.FOUND_KINDS] = 2 - first
     mem[L.FOUND_COUNT] = found
     return found
 
 
-def search_grid(mem, grid, count, low, high, layout, kinds, found):
+def search_grid(mem, grid, count, low, high, layout, first_kind, found):
     """Go through the cells from which accesses can reach a tensor, or all accesses if they are fewer."""
     stride, shifts = int(mem[grid + L.GRID_STRIDE]), int(mem[grid + L.GRID_SHIFTS])
     row_shift, column_shift = shifts & L.LOW_HALF, shifts >> L.HALF
@@ -257,10 +253,9 @@ def search_grid(mem, grid, count, low, high, layout, kinds, found):
     last_row >>= row_shift
     column >>= column_shift
     if (last_row - row + 1) * columns >= count:
-        for kind in range(2):
-            if kinds >> kind & 1 != 0:
-                first = int(mem[grid + L.GRID_ACCESSES + kind])
-                found = search_chain(mem, first, L.ACCESS_AFTER, low, high, layout, found)
+        for kind in range(first_kind, 2):
+            first = int(mem[grid + L.GRID_ACCESSES + kind])
+            found = search_chain(mem, first, L.ACCESS_AFTER, low, high, layout, found)
         return found
     while row <= last_row:
         for k in range(columns):
@@ -268,8 +263,8 @@ def search_grid(mem, grid, count, low, high, layout, kinds, found):
             if at >= in_a_row:
                 at -= in_a_row
             cell = cell_at(mem, grid, row, at)
-            for kind in range(2):
-                if kinds >> kind & 1 != 0 and mem[cell + kind] != L.NONE:
+            for kind in range(first_kind, 2):
+                if mem[cell + kind] != L.NONE:
                     first = int(mem[cell + kind])
                     found = search_chain(mem, first, L.ACCESS_NEXT, low, high, layout, found)
         row += 1
@@ -294,15 +289,19 @@ def search_chain(mem, access, link, low, high, layout, found):
     return found
 
 
+def is_just(mem, access, low, high, layout):
+    """Say whether an access is of just these bytes."""
+    return (
+        mem[access + L.ACCESS_LOW] == low
+        and mem[access + L.ACCESS_HIGH] == high
+        and mem[access + L.ACCESS_LAYOUT] == layout
+    )
+
+
 def find_write(mem, found, low, high, layout):
     for k in range(found):
         access = int(mem[int(mem[L.A_OVERLAPS]) + k])
-        if (
-            mem[access + L.ACCESS_WRITES] == 1
-            and mem[access + L.ACCESS_LOW] == low
-            and mem[access + L.ACCESS_HIGH] == high
-            and mem[access + L.ACCESS_LAYOUT] == layout
-        ):
+        if mem[access + L.ACCESS_WRITES] == 1 and is_just(mem, access, low, high, layout):
             return access
     return L.NONE
 
@@ -315,11 +314,7 @@ def readers_at(mem, low, high, layout):
 def find_reads(mem, low, high, layout):
     """Return the newest access that reads just these bytes, or NONE."""
     access = int(mem[readers_at(mem, low, high, layout)])
-    while access != L.NONE and (
-        mem[access + L.ACCESS_LOW] != low
-        or mem[access + L.ACCESS_HIGH] != high
-        or mem[access + L.ACCESS_LAYOUT] != layout
-    ):
+    while access != L.NONE and not is_just(mem, access, low, high, layout):
         access = int(mem[access + L.ACCESS_SAME])
     return access
 
@@ -344,7 +339,7 @@ def collect_of(mem, words, t, kind, conflicts):
     """Add the tasks that one tensor makes a new one wait for; return how many there are now."""
     low, high, layout = extent_of(mem, words, t)
     needs = reads(tag_of(words, t))
-    found = find_overlaps(mem, low, high, layout, READS * kind | WRITES)
+    found = find_overlaps(mem, low, high, layout, 1 - kind)
     last = find_write(mem, found, low, high, layout) if kind == 1 else L.NONE
     since = mem[last + L.ACCESS_ID] if last != L.NONE else 0
     for k in range(found):
@@ -454,7 +449,7 @@ def is_covered(mem, access, low, high, layout):
 
 def note_write(mem, slot, low, high, layout, consumed):
     """Note a write, in place of the last one of the same bytes; drop what it covers, or is over."""
-    found = find_overlaps(mem, low, high, layout, READS | WRITES)
+    found = find_overlaps(mem, low, high, layout, 0)
     last = find_write(mem, found, low, high, layout)
     since = mem[last + L.ACCESS_ID] if last != L.NONE else 0
     for k in range(found):
@@ -642,7 +637,7 @@ def drop_over(mem, consumed):
 def forget_range(mem, low, high):
     """Drop the accesses inside of memory that is given back; return the chain of slots to reclaim."""
     consumed = L.NONE
-    for k in range(find_overlaps(mem, low, high, L.NONE, READS | WRITES)):
+    for k in range(find_overlaps(mem, low, high, L.NONE, 0)):
         access = int(mem[int(mem[L.A_OVERLAPS]) + k])
         if low <= mem[access + L.ACCESS_LOW] and mem[access + L.ACCESS_HIGH] <= high:
             consumed = drop_all(mem, access, consumed)
@@ -730,7 +725,7 @@ def note_reads(mem, slot, words):
 
 
 def drop_covered(mem, low, high, layout):
-    for k in range(find_overlaps(mem, low, high, layout, READS | WRITES)):
+    for k in range(find_overlaps(mem, low, high, layout, 0)):
         access = int(mem[int(mem[L.A_OVERLAPS]) + k])
         if is_covered(mem, access, low, high, layout):
             drop_all(mem, access, L.NONE)

@@ -426,7 +426,7 @@ OVERLAP_STAMP = HEADER.word("searches for accesses so far")
 FOUND_LOW = HEADER.word("what the last search was for: lowest address")
 FOUND_HIGH = HEADER.word("past its highest address")
 FOUND_LAYOUT = HEADER.word("its layout")
-FOUND_KINDS = HEADER.word("kinds of accesses; 0: they have changed since")
+FOUND_KINDS = HEADER.word("1: of writes; 2: of all accesses; 0: they have changed since")
 FOUND_COUNT = HEADER.word("how many there are")
 CONFLICT_STAMP = HEADER.word("conflicts that were ever found, as a number below 0")
 
