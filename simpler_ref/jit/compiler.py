@@ -502,14 +502,10 @@ def _by_symbol(entry: Any) -> Any:
     @instruction(INT, WORDS)
     def call(context, builder, mem):
         array = context.make_array(WORDS)(context, builder, mem)
-        word = ir.IntType(64)
-        given = cgutils.alloca_once(builder, word, 2)
-        builder.store(builder.ptrtoint(array.data, word), given)
-        builder.store(array.nitems, builder.gep(given, [word(1)]))
-        kind = ir.FunctionType(word, [given.type])
-        return builder.call(
-            cgutils.get_or_insert_function(builder.module, kind, entry.symbol), [given]
-        )
+        given = cgutils.alloca_once(builder, _I64, 2)
+        builder.store(builder.ptrtoint(array.data, _I64), given)
+        builder.store(array.nitems, builder.gep(given, [_I64(1)]))
+        return _call(builder, entry.symbol, _I64, given)
 
     return call
 
@@ -522,22 +518,21 @@ def _add(unit: _Unit, entry: Any) -> None:
     dispatcher.compile(wanted)
     made = dispatcher.overloads[wanted]
     module = context.create_module("entry")
-    word = ir.IntType(64)
-    function = ir.Function(module, ir.FunctionType(word, [word.as_pointer()]), entry.symbol)
+    function = ir.Function(module, ir.FunctionType(_I64, [_I64.as_pointer()]), entry.symbol)
     builder = ir.IRBuilder(function.append_basic_block())
     at, arguments = 0, []
     for kind in wanted:
-        read = [builder.load(builder.gep(function.args[0], [word(at + i)])) for i in range(2)]
+        read = [builder.load(builder.gep(function.args[0], [_I64(at + i)])) for i in range(2)]
         if kind is INT:
             arguments.append(read[0])
         else:
-            start = builder.inttoptr(read[0], word.as_pointer())
+            start = builder.inttoptr(read[0], _I64.as_pointer())
             arguments.append(words_of(context, builder, start, read[1]))
         at += 1 if kind is INT else 2
     callee = context.declare_function(module, made.fndesc)
     answer = made.fndesc.restype
     _, value = context.call_conv.call_function(builder, callee, answer, wanted, arguments)
-    builder.ret(word(0) if answer == types.none else context.cast(builder, value, answer, INT))
+    builder.ret(_ZERO if answer == types.none else context.cast(builder, value, answer, INT))
     unit.add_linking_library(made.library)
     unit.add_ir_module(module)
 
