@@ -272,11 +272,8 @@ class View:
 
     def consumers(self, slot: int) -> list[int]:
         """Return the slots that are wired to a slot and wait for it."""
-        found, edge = [], self._word(slot + L.S_CONSUMERS)
-        while edge != L.NONE:
-            found.append(self._word(edge + L.EDGE_CONSUMER))
-            edge = self._word(edge + L.EDGE_NEXT)
-        return found
+        edges = self._chain(self._word(slot + L.S_CONSUMERS), L.EDGE_NEXT)
+        return [self._word(edge + L.EDGE_CONSUMER) for edge in edges]
 
     def map_entries(self) -> dict[tuple[int, int], tuple[int, int]]:
         """Return what the TensorMap has: (address, owner) → (slot, slot of the slab or NONE)."""
