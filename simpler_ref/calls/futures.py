@@ -14,7 +14,7 @@ from collections.abc import Generator
 from typing import Any, NoReturn
 
 from ..engine.memory import PARK_NS, Engine
-from ..engine.shared_arrays import InUse, Users
+from ..engine.shared_arrays import InUse
 from ..engine.view.blocks import give_back, mark_kept, size_of_block, span_of_part
 from ..system.signals import signals_blocked
 from ..system.values import limit
@@ -314,9 +314,9 @@ class Notifier:
 class Leases:
     """The holds of one stream. A dropped block is held until tasks have ended that may use it."""
 
-    def __init__(self, engine: Engine, users: Users | None) -> None:
+    def __init__(self, engine: Engine, users: Any) -> None:
         self._engine = engine
-        self._in_use: InUse[int] = InUse(users)
+        self._in_use = InUse(users)
         start, end = span_of_part(engine.mem, 0)
         self._much = (end - start) // _SHARE
         self._held = self._since = 0

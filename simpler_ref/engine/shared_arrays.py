@@ -24,7 +24,7 @@ from bisect import bisect, bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -76,34 +76,21 @@ def populate_again() -> None:
 
 
 # ---------------------------------------------------------------- what was dropped
-T = TypeVar("T")
 FEW, FEW_BYTES = 16, 1 << 20
 """So much may be in use before it is looked whether its tasks have ended."""
 
 
-class Users(Protocol):
-    """The tasks of a Worker."""
+class InUse:
+    """What was dropped, until the tasks have ended that may use it. Any thread may call its methods.
 
-    patience_s: float
-    """How long to wait for room."""
+    `users` are the tasks of a Worker: how many were ever `submitted`; the sorted numbers of those that
+    are `unended()`, None if none of them counts as ended; `wait()` waits a while until one has ended, and
+    is False if that is of no use; `patience_s` is how long to wait for room.
+    """
 
-    @property
-    def submitted(self) -> int:
-        """How many were ever submitted."""
-
-    def unended(self) -> Sequence[int] | None:
-        """Return the numbers of those that have not ended, sorted; None: none of them counts as ended."""
-
-    def wait(self) -> bool:
-        """Wait a while until one has ended; return False if that is of no use."""
-
-
-class InUse(Generic[T]):
-    """What was dropped, until the tasks have ended that may use it. Any thread may call its methods."""
-
-    def __init__(self, users: Users | None = None) -> None:
+    def __init__(self, users: Any = None) -> None:
         self.users = users
-        self._waiting: deque[tuple[int, int, int, T]] = deque()
+        self._waiting: deque[tuple[int, int, int, Any]] = deque()
         """How many tasks came before it, and before it was dropped; its bytes; and it."""
         self.nbytes = 0  # in use
         self._look_at = FEW, FEW_BYTES
@@ -111,14 +98,14 @@ class InUse(Generic[T]):
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def __iter__(self) -> Iterator[T]:
+    def __iter__(self) -> Iterator[Any]:
         return iter([what for *_, what in list(self._waiting)])
 
     def now(self) -> int:
         """Return what `keep` is told of something that is made now."""
         return 0 if self.users is None else self.users.submitted
 
-    def keep(self, first: int, nbytes: int, what: T) -> bool:
+    def keep(self, first: int, nbytes: int, what: Any) -> bool:
         """Keep what was dropped if a task was submitted with it; return False if it is free at once."""
         end = self.now()
         if end == first or self.users is None:
@@ -139,7 +126,7 @@ class InUse(Generic[T]):
         count, nbytes = self._look_at
         return len(self._waiting) >= count or self.nbytes >= nbytes
 
-    def look(self) -> Iterator[T]:
+    def look(self) -> Iterator[Any]:
         """Go through what no task uses any more."""
         unended = () if self.users is None else self.users.unended()
         for _ in range(len(self._waiting)):
@@ -178,7 +165,7 @@ class _Holder(weakref.ref[Any]):
 class _Dropped(deque[_Holder]):
     """Holders of what is gone, in the order in which it went."""
 
-    def __init__(self, base: int, in_use: InUse[_Holder]) -> None:
+    def __init__(self, base: int, in_use: InUse) -> None:
         super().__init__()
         self._base, self._in_use, self._pid = base, in_use, os.getpid()
         self.with_pages = 0
@@ -215,7 +202,7 @@ class Arena:
         """Where memory begins that no array has had yet: it is zero."""
         self._holders: dict[int, _Holder] = {}
         """Of all memory that is not free, by its offset."""
-        self.in_use: InUse[_Holder] = InUse()
+        self.in_use = InUse()
         """What was dropped, and tasks may use."""
         self._dropped = _Dropped(self.base, self.in_use)
         """Those whose array, or claim, is gone; perhaps some more than once."""

@@ -560,7 +560,7 @@ OTHERS_S = 0.001
 
 
 class MemoryUsers:
-    """The tasks that may use memory which the program has dropped; see `engine.shared_arrays.Users`."""
+    """The tasks that may use memory which the program has dropped; see `engine.shared_arrays.InUse`."""
 
     def __init__(self, life: Life, engine: Engine) -> None:
         self._life, self._view = life, engine.view
