@@ -250,7 +250,7 @@ class Session:
         """
         view = self.engine.view
         ended = view.ended  # first: it is not above the others then
-        counts = slots.count_tasks(self.engine.mem)
+        pending, ready, named, in_rings = slots.count_tasks(self.engine.mem)
         submitted = view.next_task_id if streaming else view.pushed - self.pushed_before
         rings = [view.ring(number) for number in range(view.ring_count)]
         return Top(
@@ -259,14 +259,14 @@ class Session:
             program=self._program(running, streaming),
             ended=ended if running or streaming else 0,
             submitted=submitted if running or streaming else 0,
-            for_inputs=counts.pending,
-            for_worker=counts.ready,
+            for_inputs=pending,
+            for_worker=ready,
             alive=view.live,
             window=view.window,
-            workers=tuple(self._rows(counts.named)),
+            workers=tuple(self._rows(named)),
             rings=tuple(
                 RingRow(tasks, max(0, ring.top - ring.tail), ring.size)
-                for tasks, ring in zip(counts.rings, rings, strict=True)
+                for tasks, ring in zip(in_rings, rings, strict=True)
             ),
         )
 
@@ -296,9 +296,10 @@ class Session:
             queue = max(0, box.given - (found is not None)) + named[worker]
             row = Row(name, pid, "idle", queue=queue)
             if found is not None:
-                function = self.callable_name(found.callable, found.key)
-                running_s = max(0, time_ns - found.since_ns) / 1e9
-                row = Row(name, pid, "running", found.task, function, running_s, queue)
+                task, index, key, since_ns = found
+                running_s = max(0, time_ns - since_ns) / 1e9
+                function = self.callable_name(index, key)
+                row = Row(name, pid, "running", task, function, running_s, queue)
             if isinstance(kind, NestedWorker) and (child := kind.inner._life.look()) is not None:
                 row = replace(row, children=(child,))  # it runs in a thread
             yield row
@@ -576,8 +577,8 @@ def _story(
     lines = [head]
     if found is not None:
         before, after = (
-            listed([called(*one) for one in others.first], others.number)
-            for others in (found.needed, found.needing)
+            listed([called(*one) for one in first], number)
+            for number, first in (found.needed, found.needing)
         )
         lines += [
             f"it had waited for {before}" if before else f"it waited for no {noun}",

@@ -339,33 +339,11 @@ def _is_unfinished(states: Array) -> Array:
 
 
 # ---------------------------------------------------------------- what goes on
-class Running(NamedTuple):
-    """The task that a worker runs."""
-
-    task: int
-    callable: int
-    """Index of its callable."""
-    key: int
-    """Of a call: the block of its function."""
-    since_ns: int
-    """When it began, by the monotonic clock, a few ms too early at most."""
-
-
-class TaskCounts(NamedTuple):
-    """How many of the live tasks are what."""
-
-    pending: int
-    """They wait for other tasks."""
-    ready: int
-    """They wait for a free worker."""
-    named: list[int]
-    """How many of the ready ones name each worker."""
-    rings: list[int]
-    """How many, ended ones included, have a place in each ring."""
-
-
-def running(mem: Array, start: int) -> Running | None:
+def running(mem: Array, start: int) -> tuple[int, int, int, int] | None:
     """Return the task that the worker whose words begin at `start` runs; None if it runs none.
+
+    Behind its id are the index of its callable, the key of its function if it is a call, and when it
+    began, by the monotonic clock, ns, a few ms too early at most.
 
     The frame is that of the same task before and after, or the look is made again. A worker writes when
     a task began after it has received it, and 0 before it answers.
@@ -380,7 +358,7 @@ def running(mem: Array, start: int) -> Running | None:
         tensors = min(tensors, L.MAILBOX_WORDS // L.TENSOR_WORDS)
         key = mem.item(box + L.MAIL_TENSORS + tensors * L.TENSOR_WORDS) & L.CALL_KEY
         callable = mem.item(slot + L.S_CALLABLE) & L.CALLABLE_MASK
-        found = Running(mem.item(slot + L.S_ID), callable, key, since)
+        found = mem.item(slot + L.S_ID), callable, key, since
         if seen == _frame_words(mem, start):
             return found
     return None
@@ -401,29 +379,29 @@ def _frame_words(mem: Array, start: int) -> tuple[int, int, int, int] | None:
     return frame, mem.item(frame + L.W_FILLED), slot, since
 
 
-def count_tasks(mem: Array) -> TaskCounts:
-    """Count the live tasks; the time it takes grows with their number."""
+def count_tasks(mem: Array) -> tuple[int, int, list[int], list[int]]:
+    """Count the tasks that wait for others, and for a worker; the latter that name each; those in rings.
+
+    These include ended ones. The time it takes grows with the number of live tasks.
+    """
     slots, workers = used_slots(mem), mem.item(L.WORKERS)
     states, places = slots[:, L.S_STATE].copy(), slots[:, L.S_RING]
     is_live = (states > L.FREE) & (states != L.CONSUMED)
     ready = slots[states == L.READY, L.S_CALLABLE]
     named = (ready >> L.WORD_WORKER & L.WORKER_MASK)[ready >= 0]
     rings = places[is_live] & RING_MASK
-    return TaskCounts(
-        pending=int(np.count_nonzero(states == L.PENDING)),
-        ready=int(np.count_nonzero(states == L.READY)),
-        named=np.bincount(named[named <= workers], minlength=workers + 1)[1:].tolist(),
-        rings=np.bincount(rings, minlength=mem.item(L.RINGS))[: mem.item(L.RINGS)].tolist(),
+    return (
+        int(np.count_nonzero(states == L.PENDING)),
+        int(np.count_nonzero(states == L.READY)),
+        np.bincount(named[named <= workers], minlength=workers + 1)[1:].tolist(),
+        np.bincount(rings, minlength=mem.item(L.RINGS))[: mem.item(L.RINGS)].tolist(),
     )
 
 
 # ---------------------------------------------------------------- tasks that have failed
-class Others(NamedTuple):
-    """Tasks that one depends on, or that depend on it."""
-
-    number: int
-    first: list[tuple[int, int | None]]
-    """Ids of the first of them, and the index of each one's callable: None of a buffer, or if unknown."""
+Others = tuple[int, list[tuple[int, "int | None"]]]
+"""How many tasks one depends on, or depend on it; of the first of them the id, and the index of the
+callable: None of a buffer, or if unknown."""
 
 
 class Story(NamedTuple):
@@ -446,7 +424,7 @@ def _others_at(mem: Array, at: int) -> Others:
     number = mem.item(at)
     words = mem[at + 1 : at + 1 + 2 * min(number, L.MOST_TOLD)].tolist()
     pairs = zip(words[::2], words[1::2], strict=True)
-    return Others(number, [(one, None if w < 0 else w & L.CALLABLE_MASK) for one, w in pairs])
+    return number, [(one, None if w < 0 else w & L.CALLABLE_MASK) for one, w in pairs]
 
 
 def call_story(mem: Array, slot: int) -> Story:
@@ -472,4 +450,4 @@ def _needed(mem: Array, slot: int) -> list[int]:
 
 def _others(ids: list[int]) -> Others:
     found = sorted(set(ids))
-    return Others(len(found), [(one, None) for one in found[: L.MOST_TOLD]])
+    return len(found), [(one, None) for one in found[: L.MOST_TOLD]]
