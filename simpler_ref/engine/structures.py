@@ -213,9 +213,8 @@ _MOST = (1 << 62) - 1
 def _key(base_ptr: int, owner: int) -> tuple[int, int]:
     """Return the key of a buffer as kernels have it."""
     address = whole("base_ptr", base_ptr, -(1 << 63), (1 << 64) - 1)
-    return address - (address >> 63 << 64) if address > 0 else address, whole(
-        "owner", owner, -1, _MOST
-    )
+    signed = address - (1 << 64) if address >> 63 > 0 else address
+    return signed, whole("owner", owner, -1, _MOST)
 
 
 class TensorMap(Part):

@@ -66,7 +66,6 @@ def finish_run(mem, cancel):
         schedule.cancel(mem)
     while submit.close_scope(mem) == L.OK:
         pass
-    return L.OK
 
 
 # ---------------------------------------------------------------- the stream of calls, any thread
@@ -88,14 +87,12 @@ def begin_stream(mem):
     schedule.begin_run(mem)
     mem[L.NOTED] = 0
     mem[L.NOT_NOTED] = 0
-    return L.OK
 
 
 @entry(WORDS, nogil=False)
 def reset_stream(mem):
     mem[L.STREAM] = 0
     schedule.end_run(mem)
-    return L.OK
 
 
 @entry(WORDS, INT, INT, BYTES, nogil=False)
@@ -145,14 +142,12 @@ def cancel_call(mem, slot):
 def cancel_calls(mem):
     schedule.cancel(mem)
     schedule.pass_after_submit(mem)
-    return L.OK
 
 
 @entry(WORDS, INT, INT, nogil=False)
 def hold_block(mem, block, holds):
     """Add holds on a block, or, if negative, release them."""
     fetch_add(mem, block, holds)
-    return L.OK
 
 
 @entry(WORDS, INT, nogil=False)
@@ -162,7 +157,6 @@ def want_orch(mem, wanted):
     fence()
     if wanted != 0:
         waiting.notify(mem, L.PARK_ORCH)
-    return L.OK
 
 
 # ---------------------------------------------------------------- other threads of the parent
@@ -184,7 +178,6 @@ def stop_scheduler(mem):
     store(mem, L.STOPPING, 1)
     fence()
     waiting.wake(mem, L.PARK_SCHED)
-    return L.OK
 
 
 # ---------------------------------------------------------------- traces
@@ -213,7 +206,6 @@ finish_and_receive_in_thread = entry_of(serve.finish_and_receive, WORDS, INT, IN
 @entry(WORDS, INT, nogil=False)
 def end_look_out(mem, worker):
     waiting.notify(mem, mailbox.worker_at(mem, worker) + L.W_LOOKOUT)
-    return L.OK
 
 
 # ---------------------------------------------------------------- the documents' classes, one by one
