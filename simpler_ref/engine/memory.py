@@ -23,7 +23,7 @@ from ..system import regions
 from ..system.cores import Placement
 from ..system.signals import signals_blocked
 from ..system.types import Array
-from .view import View, private_from
+from .view import View
 from .view.layouts import Layouts
 
 PARK_NS = 100_000_000
@@ -83,7 +83,7 @@ class Engine:
             blocks_size=blocks_size,
         )
         nbytes = L.WORD * words
-        self.mem = regions.create(nbytes, private_from(geometry))[:nbytes].view(np.int64)
+        self.mem = regions.create(nbytes, L.WORD * geometry[L.PRIVATE])[:nbytes].view(np.int64)
         """The words for the kernels; `jit/layout.py` has their offsets."""
         self.view = View(self.mem)
         size = L.round_up(heap_ring_size, L.HEAP_ALIGN)

@@ -677,11 +677,15 @@ def forget_configs(mem):
     """Forget which configuration each mailbox has: their indices may change (between runs)."""
     become_scheduler(mem)
     for worker in range(mem[L.WORKERS]):
-        frame = worker_at(mem, worker)
-        for _ in range(mem[L.DEPTH]):
-            mem[frame + L.W_LAST_CONFIG] = 0
-            frame += L.WORKER_WORDS
+        forget_sent(mem, worker_at(mem, worker))
     unlock(mem)
+
+
+def forget_sent(mem, w):
+    """Have the next task in each of a worker's frames sent with digest and configuration."""
+    for frame in range(w, w + int(mem[L.WORKER_STRIDE]), L.WORKER_WORDS):
+        mem[frame + L.W_LAST_CALLABLE] = 0
+        mem[frame + L.W_LAST_CONFIG] = 0
 
 
 # ---------------------------------------------------------------- cancelling
@@ -746,18 +750,13 @@ def claim_mailbox(mem, worker, timeout_ns):
 def release_mailbox(mem, worker):
     """Release a claim: the worker can have tasks again.
 
-    The request may have changed the meaning of an index, and has overwritten words of a task: the next
-    task in each frame is sent with digest and configuration.
+    The request may have changed the meaning of an index, and has overwritten words of a task.
     """
     w = worker_at(mem, worker)
     become_scheduler(mem)
     store(mem, w + L.W_CLAIM, 0)
     mem[w + int(mem[w + L.W_TAIL]) + L.W_MAILBOX + L.MAIL_COMMAND] = 0
-    frame = w
-    for _ in range(mem[L.DEPTH]):
-        mem[frame + L.W_LAST_CALLABLE] = 0
-        mem[frame + L.W_LAST_CONFIG] = 0
-        frame += L.WORKER_WORDS
+    forget_sent(mem, w)
     if mem[w + L.W_USABLE] & L.CLAIMED != 0:
         mem[w + L.W_USABLE] &= L.ALIVE
         if mem[w + L.W_GIVEN] == 0 and load(mem, w + L.W_DEATH) == 0:

@@ -8,7 +8,7 @@ Rule     WM-PLACE-4
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -79,11 +79,6 @@ class WaitingGroup(NamedTuple):
     """Index of its callable."""
     size: int
     pool: range
-
-
-def private_from(geometry: Mapping[int, int]) -> int:
-    """Return the byte from which on the memory of a planned engine is private to the parent."""
-    return L.WORD * geometry[L.PRIVATE]
 
 
 def trace_size(word: int) -> int:
@@ -400,4 +395,4 @@ class View:
         self._mem[at : at + L.DIGEST_WORDS] = np.frombuffer(digest, np.int64)
 
 
-__all__ = ["FirstFailure", "RingState", "View", "WaitingGroup", "private_from", "trace_size"]
+__all__ = ["FirstFailure", "RingState", "View", "WaitingGroup", "trace_size"]
