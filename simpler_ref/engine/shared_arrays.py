@@ -310,7 +310,7 @@ class Arena:
         users = self.in_use.users
         if users is None or not self.in_use:
             return False
-        return time.monotonic() < since + users.patience_s and users.wait()
+        return time.monotonic() < since + users.patience_s and bool(users.wait())
 
     def _no_room(self, length: int) -> MemoryError:
         largest = max((room for _, room in self._free), default=0)
