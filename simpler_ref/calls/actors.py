@@ -193,9 +193,8 @@ def _least_busy(stream: Stream, number: int) -> int:
     mine = [one for one in _actors.values() if one._stream is stream and not one._has_ended]
     actors, workers = Counter(one._worker for one in mine), stream.workers
     view = stream._engine.view
-    tasks = [view.given(one) for one in view.pool(L.SUB)] or [
-        0
-    ] * workers  # at endpoints nobody knows
+    tasks = [view.given(one) for one in view.pool(L.SUB)]
+    tasks = tasks or [0] * workers  # at endpoints nobody knows
     return min(range(workers), key=lambda i: (actors[i], tasks[i], (i - number) % workers))
 
 
