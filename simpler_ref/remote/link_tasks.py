@@ -345,8 +345,8 @@ class LinkTasks:
     def _oversee(self, task: LinkTask) -> None:
         """Have the session end a replay if the run is over for others."""
         frames, memory = self._frames, self._memory
-        view = frames.mailbox.engine.view
         while task.replay and not frames.has_answer_soon(task.sequence):
+            view = frames.mailbox.engine.view
             if view.has_failed or view.is_cancelled:
                 with suppress(TransferError):  # it has not begun, or has ended by now
                     memory.mover.ask(memory.address, task.replay, b"")
