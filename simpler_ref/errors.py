@@ -20,14 +20,14 @@ _PRINTS_NOTES = hasattr(BaseException, "add_note")
 class RemoteTraceback(Exception):
     """Where a task has raised an exception; the cause of the exception in the program.
 
+    ``task``, ``callable_name``, ``worker``, ``pid`` and ``story`` are those of a `TaskError`.
+
     Attributes
     ----------
     where : str
         Which task of which worker, as messages name it.
     text : str
         The traceback in the worker.
-    task, callable_name, worker, pid, story
-        As those of a `TaskError`.
     """
 
     task = -1
