@@ -172,6 +172,13 @@ class Executor(concurrent.futures.Executor):
             self._made.add(made)
         return made
 
+    def finish_maps(self) -> None:
+        """Call the functions for all items of maps, also those that nobody has asked for."""
+        stream = self._worker._life.stream
+        for one in {*self._made, *(stream.dropped_maps if stream is not None else ())}:
+            if isinstance(one, mapping.Results):
+                one.finish(to_the_end=True)
+
     def terminate(self) -> None:
         """Shut down: cancel what has not begun, and terminate workers of its own that are at work."""
         self._is_shut = True
@@ -476,4 +483,5 @@ class Pool(multiprocessing.pool.Pool):
         """
         if self._state == multiprocessing.pool.RUN:
             raise ValueError("Pool is still running")
+        self._executor.finish_maps()
         self._executor.shutdown()

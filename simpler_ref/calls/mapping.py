@@ -359,24 +359,26 @@ class Results:
         """Whether there are items that are not submitted, as far as that is known."""
         return self._input is not None or bool(self._unsent)
 
-    def finish(self) -> None:
+    def finish(self, *, to_the_end: bool = False) -> None:
         """Call the function for all items if nobody has asked for results; the values stay.
 
-        Items of an iterable that has no length, and may be endless, are left; so are those that another
-        thread submits.
+        Items of an iterable that has no length, and may be endless, are left, unless it is `to_the_end`;
+        so are those that another thread submits.
         """
         try:
             if self._lock.acquire(blocking=False):
-                self._finish()
+                self._finish(to_the_end)
         finally:
             try:  # noqa: SIM105 (a signal could be handled on the way into a function of Python)
                 self._lock.release()
             except RuntimeError:  # another thread has it
                 pass
 
-    def _finish(self) -> None:
+    def _finish(self, to_the_end: bool) -> None:
         ended = 0
-        while not self._was_retrieved and self._has_uncalled and self._total is not None:
+        while self._has_uncalled and (
+            to_the_end or (not self._was_retrieved and self._total is not None)
+        ):
             self._window = ended + self._least
             self._slow = False  # results that are there are asked for by nobody
             self._fill()

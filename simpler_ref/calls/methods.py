@@ -7,6 +7,7 @@ Rule     CALL-FAR-1, CALL-MAP-1, CALL-MAP-2, CALL-MAP-4, CALL-STREAM-1, CALL-STR
 from __future__ import annotations
 
 import concurrent.futures
+import functools
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..callables.pickling import is_plain
 from ..system.types import Array
 from ..system.values import integer, limit
 from . import actors, mapping
@@ -61,6 +63,15 @@ class CallMethods:
             if future is not None:
                 return future
         stream = self._stream()
+        if type(function) is functools.partial and isinstance(stream, Stream):
+            first, named = function.args, function.keywords
+            if (
+                stream.sends_functions
+                and not vars(function)
+                and is_plain((*first, *named.values()))
+            ):
+                # as arguments: the partial would be sent for each call, if each has its own
+                return self.submit(function.func, *first, *args, **{**named, **kwargs})
         made = function if isinstance(function, Task) else stream.task_of(function)
         return stream.submit(made, args, kwargs)
 

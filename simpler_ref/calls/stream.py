@@ -124,6 +124,11 @@ class Stream:
         return len(self._life.subs) or int(self._life.endpoints.sub_workers)
 
     @property
+    def sends_functions(self) -> bool:
+        """Whether workers are processes: threads call the very function."""
+        return not self._session.in_threads
+
+    @property
     def takes_pickles(self) -> bool:
         """Whether calls may have arguments that are pickled."""
         return True

@@ -141,7 +141,8 @@ def task(
     Parameters are annotated with `In`, `Out` or `InOut` where they are shared arrays (see
     `Worker.share`): the task reads, overwrites, or updates them. The others are values, which are
     copied. A call then submits a task and returns its `Future`; the order of tasks follows from the
-    arrays that they have in common. Where no Worker is open, and inside a task, a call is a plain call.
+    arrays that they have in common. Where no Worker is open, a call is a
+    plain call; inside a task it runs at once, and returns a future that has ended.
 
     Parameters
     ----------

@@ -223,6 +223,18 @@ def test_values_of_imap_are_waited_for_with_a_limit(w):
         values.next()
 
 
+@pytest.mark.parametrize("asked", [0, 1])
+@pytest.mark.parametrize("method", ["imap", "imap_unordered"])
+def test_a_pool_that_is_joined_has_called_the_function_for_all_items(w, tmp_path, method, asked):
+    pool = w.pool()
+    found = getattr(pool, method)(lambda i: (tmp_path / str(i)).touch(), (i for i in range(100)))
+    for _ in range(asked):
+        next(found)
+    pool.close()
+    pool.join()
+    assert len(list(tmp_path.iterdir())) == 100
+
+
 def test_the_end_of_a_block_terminates_a_pool_of_its_own(tmp_path):
     def run_on():
         (tmp_path / "begun").touch()
