@@ -271,9 +271,10 @@ class SessionTasks:
     def _call(self, sequence: int, told: messages.Run) -> CallWork:
         """Return the work that a call is.
 
-        What it says of values holds before anything of it may fail: the link knows what is here once it
-        has sent the call.
+        What it says of copies and values holds before anything of it may fail: the link knows what is
+        here once it has sent the call.
         """
+        self.copies.drop(told.dropped)
         call = messages.CALL.decode(told.call)
         values = [self._held(one) for one in call.values]
         items: Any = call.items.data
