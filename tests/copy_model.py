@@ -242,9 +242,7 @@ class LinkMover:
 
 def parent_memory(play, number):
     """Return the parent's memory as a link serves it."""
-    made = ParentMemory(SESSION, "", None, 1.0)
-    made._open_mover = LinkMover(play, number)
-    return made
+    return ParentMemory(SESSION, "", LinkMover(play, number))
 
 
 # ---------------------------------------------------------------- tasks at sessions and links

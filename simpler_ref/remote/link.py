@@ -36,6 +36,7 @@ from .frames import ControlName, OwnFrameType
 from .limits import SESSION
 from .link_frames import TRACEBACK, LinkFrames
 from .link_tasks import CallTasks, LinkTasks, Reader, RunTasks
+from .mover import Mover
 from .parent_memory import ADDRESS_BYTES, ParentMemory
 from .spec import RemoteWorkerSpec
 from .task_messages import TaskMaker
@@ -117,7 +118,8 @@ class Link(WorkerKind):
         frames.start(self._group)
         self._starting = True
         where, silence_s = frames.place.announcement.tensors, self.spec.silence_s
-        memory = self.memory = ParentMemory(frames.session_id, where, self._group, silence_s)
+        mover = Mover("tcp://127.0.0.1:*", self._group, silence_s)
+        memory = self.memory = ParentMemory(frames.session_id, where, mover)
         self._trace = LinkTrace(frames, memory)
         self.tasks = LinkTasks(frames, memory)
         self.runs = RunTasks(frames, memory, self.movers, self._maker, self.losses)
@@ -128,7 +130,7 @@ class Link(WorkerKind):
             return
         self.frames.is_stopping = True
         if self.memory is not None:
-            self.memory.close()  # nobody waits any more for what the session does not send
+            self.memory.mover.close()  # nobody waits any more for what the session does not send
             self._trace.drop()
         self.frames.stop()
 

@@ -7,9 +7,8 @@ Rule     REMOTE-COPY-2, REMOTE-COPY-3, REMOTE-COPY-5, REMOTE-AHEAD-8, REMOTE-RET
 from __future__ import annotations
 
 import enum
-import threading
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from ctypes import string_at
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ import numpy as np
 from ..errors import RemoteError, TransferError
 from ..system.types import Array, address_of
 from . import copies
-from .connection import KeyPair
 from .directory import CopyPlan
 from .mover import Mover, Span, new_key
 from .task_messages import FrameCapacity, Piece
@@ -110,32 +108,17 @@ class Missing:
 class ParentMemory:
     """The parent's memory, as the link of one endpoint serves it.
 
-    `address` is where the mover of the endpoint's session is; for `group`, `silence_s` and `on_moved` see
-    `Mover`.
+    `mover` moves tensors between this machine and the session, whose mover is at `address`.
     """
 
-    def __init__(self, session: int, address: str, group: KeyPair | None, silence_s: float) -> None:
-        self._session = session
-        self.on_moved: Callable[[str, bool, int, int], None] | None = None
-        self.address, self._group, self._silence_s = address, group, silence_s
-        self._open_mover: Mover | None = None
-        self._lock = threading.Lock()
-        """Held while that is made: tensors are stored on another thread, too."""
+    def __init__(self, session: int, address: str, mover: Mover) -> None:
+        self._session, self.address, self.mover = session, address, mover
         self._known: defaultdict[int, _Known] = defaultdict(_Known)
         """By key."""
         self.run = 0
         self.brought = 0
         self.is_cut = False
         """Whether a transfer has failed since the session is lost, or cannot be reached."""
-
-    @property
-    def mover(self) -> Mover:
-        """What moves tensors between this machine and the session, whose mover is at `address`."""
-        with self._lock:
-            if self._open_mover is None:
-                self._open_mover = Mover("tcp://127.0.0.1:*", self._group, self._silence_s)
-                self._open_mover.on_moved = self.on_moved
-            return self._open_mover
 
     def begin(self, run: int) -> None:
         """Forget what was of an earlier run."""
@@ -216,7 +199,3 @@ class ParentMemory:
         except (RemoteError, TransferError):
             return Brought.IS_LOST
         return Brought.IS_HOME
-
-    def close(self) -> None:
-        if self._open_mover is not None:
-            self._open_mover.close()

@@ -115,7 +115,8 @@ class LinkTrace:
 
     def __init__(self, frames: LinkFrames, memory: ParentMemory) -> None:
         self._frames, self._memory = frames, memory
-        frames.note, frames.on_beat, memory.on_moved = self._note_frame, self.poll, self._note_moved
+        frames.note, frames.on_beat = self._note_frame, self.poll
+        memory.mover.on_moved = self._note_moved
         self._notes: deque[Note] = deque()
         self._lock = threading.Lock()
         """Held while a piece comes: the thread that sends signs of life fetches some, too."""
