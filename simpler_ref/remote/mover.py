@@ -8,10 +8,10 @@ noticed by ZeroMQ's own thread, which needs no GIL: heartbeats end a connection 
 silent, and the monitor of a channel tells of that.
 
 Tensors travel in chunks, each with a header of its own. A transfer is one range of one window, read or
-written. Whoever wants it asks for one chunk after the other, several at a time, also of several
-transfers; each request names the window, the whole range and the place of its chunk in it. So the side
-that serves keeps nothing between two chunks, and a range that is refused is refused from its first chunk
-on. Unlike frames, headers have one fixed form, written and read in one step.
+written, or several small windows that are read together. Whoever wants it asks for one chunk after the
+other, several at a time; each request names the window, the whole range and the place of its chunk in it.
+So the side that serves keeps nothing between two chunks, and a range that is refused is refused from its
+first chunk on. Unlike frames, headers have one fixed form, written and read in one step.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from .limits import (
 )
 
 MOST_WAITING = 64
-"""Requests of one channel that are taken from the network before they are served."""
+"""Requests of one channel that wait to be served; an honest one has fewer."""
 MOST_GETS = 1 << 12
 """Windows for which a GET waits; the oldest ones are of those who are gone."""
 OFFERS = "inproc://offers"
@@ -63,8 +63,13 @@ CHUNK = 1 << 20
 """The most bytes of one chunk."""
 CREDIT = 8
 """How many chunks may be under way over one line, or smaller ones with as many bytes."""
-MOST_ASKED = 256
+MOST_ASKED = 32
 """How many of any size."""
+GROUP = 1 << 18
+"""The most bytes of windows that are read together, and how many."""
+MOST_TOGETHER = 256
+
+_WINDOW = struct.Struct("<QQ")
 _HEADER = struct.Struct("<4sHHQQQQQQ")
 HEADER_BYTES = _HEADER.size
 
@@ -73,6 +78,8 @@ class Kind(enum.IntEnum):
     """What a message is: READ, WRITE and ASK are requests, the others answers."""
 
     READ = 1
+    """With key 0 several small windows are read: the second part has the key and the size of each, and
+    each is a part of the answer."""
     WRITE = 2
     """With three parts the second is a question: what answers it gives the key of the window, or 0 if the
     bytes are there already."""
@@ -159,6 +166,23 @@ class Span(NamedTuple):
         return self.memory[header.at : header.at + header.size]
 
 
+def encode_windows(spans: Sequence[Span]) -> bytes:
+    return b"".join([_WINDOW.pack(one.key, one.nbytes) for one in spans])
+
+
+def decode_windows(header: Header, raw: bytes) -> list[Header]:
+    """Return the READ of each window in the second part of one.
+
+    `Refusal`: these are no windows, or too many, or have other bytes than the header says.
+    """
+    if not raw or len(raw) % _WINDOW.size or len(raw) > MOST_TOGETHER * _WINDOW.size:
+        raise Refusal(f"{len(raw)} bytes name no windows, or too many")
+    found = [header._replace(key=key, nbytes=size) for key, size in _WINDOW.iter_unpack(raw)]
+    if header.key or header.at or not sum(one.nbytes for one in found) == header.nbytes <= CHUNK:
+        raise Refusal(f"the windows have not the {header.nbytes} bytes that the header says")
+    return found
+
+
 NEEDS = {
     Kind.READ: (REMOTE_BUFFER_ACCESS_READ, "read"),
     Kind.WRITE: (REMOTE_BUFFER_ACCESS_WRITE, "written"),
@@ -237,10 +261,10 @@ class Windows:
             self._offered.clear()
 
     @contextmanager
-    def read(self, header: Header) -> Iterator[memoryview]:
-        """Yield the bytes of a chunk, to be copied."""
+    def read(self, several: Sequence[Header]) -> Iterator[list[memoryview]]:
+        """Yield the bytes of chunks, to be copied."""
         with self._lock:
-            yield self._find(header, Kind.READ).chunk(header)
+            yield [self._find(header, Kind.READ).chunk(header) for header in several]
 
     def write(self, header: Header, data: memoryview) -> bool:
         """Copy a chunk into a window; return False if its transfer is over, and nothing is copied."""
@@ -314,19 +338,20 @@ class Channel:
 
     def move(
         self,
-        transfers: Sequence[tuple[Header, Span]],
+        transfers: Sequence[tuple[Header, Sequence[Span]]],
         here: Callable[[int], None],
         ended: int,
     ) -> None:
         """Copy between windows and memory here; a transfer that is refused ends all.
 
-        Of each there is the first header. `here` is told the place of each that is over. Once there is
-        something to read at the descriptor `ended`, nothing is waited for; −1: there is no such thing.
+        Of each there are the first header, and a span, or several that are read together. `here` is told
+        the place of each that is over. Nothing is waited for once there is something to read at the
+        descriptor `ended`, unless that is −1.
 
         First, no more are asked for than make a chunk of full size. While answers are quick, each lets as
         many bytes more be under way: on a slow connection signs of life wait behind one chunk only.
         """
-        known = {first.transfer: (i, span) for i, (first, span) in enumerate(transfers)}
+        known = {first.transfer: (i, spans) for i, (first, spans) in enumerate(transfers)}
         left = {first.transfer: first.nbytes for first, _ in transfers}
         ahead = deque(
             first._replace(at=at) for first, _ in transfers for at in range(0, first.nbytes, CHUNK)
@@ -347,18 +372,24 @@ class Channel:
             expected = Kind.WRITTEN if header.kind == Kind.WRITE else Kind.DATA
             if header is NOBODY or got.kind != expected:
                 raise Lost(f"its answer of kind {got.kind} to byte {got.at} is to no request")
-            place, span = known[header.transfer]
+            place, spans = known[header.transfer]
             if got.kind == Kind.DATA:
-                size = self._socket.recv_into(span.chunk(header)) if self._socket.rcvmore else 0
-                self._drop()
-                if size != header.size:
-                    raise Lost(f"it answered with {size} bytes in place of {header.size}")
+                self._take(header, spans)
             nbytes -= header.size
             left[header.transfer] -= header.size
             if not left[header.transfer]:
                 here(place)
             if time.monotonic() - start < QUICK_S:
                 most = min(most + header.size, CREDIT * CHUNK)
+
+    def _take(self, header: Header, spans: Sequence[Span]) -> None:
+        memories = [one.memory for one in spans] if len(spans) > 1 else [spans[0].chunk(header)]
+        sizes = [
+            int(self._socket.recv_into(one)) if self._socket.rcvmore else 0 for one in memories
+        ]
+        self._drop()
+        if sizes != [len(memory) for memory in memories]:
+            raise Lost(f"it answered with {sum(sizes)} bytes in place of {header.size}")
 
     def ask(self, first: Header, question: bytes) -> bytes:
         self._send(first.encode(), question)
@@ -444,11 +475,12 @@ class Channel:
         self._socket.close(linger=0)
 
 
-def _beside(header: Header, span: Span) -> list[Any]:
-    """Return what a request has beside its header: the bytes to be written, a question before them."""
-    if header.kind != Kind.WRITE:
-        return []
-    return [span.question, span.chunk(header)] if span.question else [span.chunk(header)]
+def _beside(header: Header, spans: Sequence[Span]) -> list[Any]:
+    """Return what a request has beside its header: bytes to be written, or which windows to read."""
+    if header.kind == Kind.WRITE:
+        chunk, question = spans[0].chunk(header), spans[0].question
+        return [question, chunk] if question else [chunk]
+    return [encode_windows(spans)] if len(spans) > 1 else []
 
 
 # ---------------------------------------------------------------- serving, and the interface
@@ -551,6 +583,7 @@ class Mover:
     ) -> None:
         stored = kind == Kind.WRITE
         spans = [one._replace(memory=memory_of(one)) for one in several]
+        groups = grouped(spans) if kind == Kind.READ else [[one] for one in spans]
         total = sum(one.nbytes for one in spans)
         what = name_of(spans[0].key) if len(spans) == 1 else f"{len(spans)} windows"
         began = time.monotonic_ns()
@@ -558,12 +591,16 @@ class Mover:
         if stored:
             doing = f"store {total} bytes into {what} at {address}"
         with self._transfer(doing, address) as line:
-            firsts = [self._header(kind, one.key, one.nbytes, one.offset) for one in spans]
-            line.move([*zip(firsts, spans, strict=True)], here, ended)
+            line.move([(self._first(kind, group), group) for group in groups], here, ended)
         self._count(transfers=len(spans), **{"bytes_out" if stored else "bytes_in": total})
         if self.on_moved is not None:
             for one in spans:
                 self.on_moved(address, stored, one.nbytes, began)
+
+    def _first(self, kind: Kind, spans: Sequence[Span]) -> Header:
+        """Return the first header of a new transfer, of several windows together with key 0."""
+        key, nbytes = 0 if len(spans) > 1 else spans[0].key, sum(one.nbytes for one in spans)
+        return self._header(kind, key, nbytes, spans[0].offset)
 
     def _header(self, kind: Kind, key: int, nbytes: int, offset: int = 0) -> Header:
         return Header(kind, self._sender, next(self._numbers), key, offset, nbytes, 0)
@@ -676,10 +713,13 @@ class Mover:
                 for one, asked in self._gets.pop(header.key, ()):
                     self._serve_one(one, asked)
                 return
-            if is_get or (header.kind == Kind.READ and len(parts) == 1):
-                with self._windows.read(header) as data:
+            if is_get or (header.kind == Kind.READ and len(parts) <= 2):
+                several = [header]
+                if len(parts) == 2:
+                    several = decode_windows(header, parts[1].bytes)
+                with self._windows.read(several) as data:
                     self._counts["served_out"] += header.size  # before the other side sees it
-                    self._reply(peer, header.answer(Kind.DATA), data)
+                    self._reply(peer, header.answer(Kind.DATA), *data)
             elif header.kind == Kind.WRITE and 2 <= len(parts) <= 3:
                 into = header
                 if len(parts) == 3:
@@ -728,6 +768,19 @@ def keep_freed_memory() -> None:
         library = ctypes.CDLL(None)
         library.mallopt(M_MMAP_THRESHOLD, MOST_FROM_HEAP)
         library.mallopt(M_TRIM_THRESHOLD, 2 * MOST_FROM_HEAP)
+
+
+def grouped(several: Sequence[Span]) -> list[list[Span]]:
+    """Return windows in groups of which each is read at once, unless it is a part, or may be long."""
+    groups: list[list[Span]] = []
+    left = room = 0
+    for one in several:
+        if one.offset or one.nbytes > left or not room:
+            groups.append([])
+            left, room = 0 if one.offset else GROUP, MOST_TOGETHER
+        groups[-1].append(one)
+        left, room = left - one.nbytes, room - 1
+    return groups
 
 
 def memory_of(span: Span) -> memoryview:
