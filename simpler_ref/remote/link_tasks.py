@@ -135,9 +135,8 @@ class Function(NamedTuple):
                 named = callables.registering(
                     CallableKind.PYTHON_IMPORT, found.descriptor, found.descriptor
                 )
-        raw = serialize(
-            task.on(()), to_endpoints=True
-        )  # a copy: no module there has it under its name
+        copy = task.on(())  # no module there has it under its name
+        raw = serialize(copy, to_endpoints=True)
         name: str = task.__qualname__
         if why := why_not_serialised(raw):
             return cls(name, named, b"", why)

@@ -651,7 +651,12 @@ class Mover:
             raise TransferError(f"cannot {doing}: {why}") from None
         finally:
             if line is not None:
-                self._give_back(line, keep)
+                with self._lock:
+                    keep = keep and not self._closed
+                    if keep:
+                        self._idle.append(line)
+                if not keep:
+                    line.close()
 
     def _take_line(self, address: str) -> Channel:
         """Return a line that is not in use, or a new one; keep none to sessions that have ended."""
@@ -665,13 +670,6 @@ class Mover:
                 line.close()
         self._count(lines=1)
         return Channel(self._context, address, self._group, self._silence_s, self._stopped_s)
-
-    def _give_back(self, line: Channel, keep: bool) -> None:
-        with self._lock:
-            if keep and not self._closed:
-                self._idle.append(line)
-                return
-        line.close()
 
     def _count(self, **more: int) -> None:
         with self._lock:
