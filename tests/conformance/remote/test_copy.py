@@ -457,3 +457,15 @@ def test_a_task_whose_own_tensors_do_not_fit_fails_and_says_how_large_they_are()
         assert "MemoryError: MemoryError" not in str(caught.value)
         narrow.worker.run(lambda orch, args, config: narrow.add(orch, 0, x))
         assert x.tolist() == [1] * (3 * PAGE // 4)
+
+
+@pytest.mark.spec("REMOTE-COPY-13")
+def test_a_task_fails_for_which_the_parent_cannot_store_what_is_long():
+    with Mixed(arena_size=128 * PAGE).started() as narrow:
+        x, y = (narrow.shared(np.zeros(count * PAGE // 4, np.float32)) for count in (100, 200))
+        with pytest.raises(TaskError) as caught:
+            narrow.worker.run(lambda orch, args, config: narrow.add(orch, 0, y))
+        told = "MemoryError", "no room for 819200 bytes", "arena of 524288 bytes", "arena_size"
+        assert all(part in str(caught.value) for part in told)
+        narrow.worker.run(lambda orch, args, config: narrow.add(orch, 0, x))
+        assert (x == 1).all() and not y.any()
