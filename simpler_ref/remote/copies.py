@@ -186,7 +186,7 @@ class Copies:
     def begin(self, run: int) -> None:
         """Forget the copies of an earlier run."""
         with self._lock:
-            if run != self._run:
+            if run > self._run:
                 self.drop(list(self._copies))
                 self._drop_coming(list(self._coming))
                 for key in self._shown:
@@ -221,6 +221,8 @@ class Copies:
         If there is no room, that is a `MemoryError`.
         """
         with self._lock:  # else a task that needs the room would not find what has it
+            if run < self._run:
+                raise RemoteError("it is of an earlier run, which has ended")
             self.begin(run)
             if self._is_here(key, version, nbytes):
                 return 0

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import zmq
 
-from simpler_ref import CallConfig, RemoteCallable, RemoteWorkerSpec, Worker
+from simpler_ref import CallConfig, RemoteCallable, RemoteError, RemoteWorkerSpec, Worker
 from simpler_ref.engine.view.mailbox import MailboxView
 from simpler_ref.jit import layout as L
 from simpler_ref.remote.connection import Order
@@ -355,6 +355,9 @@ def test_a_copy_that_a_task_uses_stays_as_it_is_while_the_next_version_comes():
     come(5)
     copies.begin(2)
     assert not offered and copies.counts()["copy_bytes"] == 0
+    with pytest.raises(RemoteError, match="of an earlier run"):
+        come(6)
+    assert not offered
 
 
 @pytest.mark.spec("REMOTE-AHEAD-8")
