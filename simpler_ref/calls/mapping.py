@@ -3,7 +3,7 @@
 Items that are values travel in chunks, each of which is one call. An item with an array or a future in it
 is a call of its own: the stream has to see what it reads and writes.
 
-Rule     CALL-MAP-2, CALL-MAP-4, CALL-MAP-10, SEE-STORY-1
+Rule     CALL-MAP-2, CALL-MAP-4, CALL-MAP-10, CALL-MAP-11, SEE-STORY-1
 """
 
 from __future__ import annotations

@@ -267,6 +267,7 @@ def test_an_item_that_cannot_travel_fails_alone_on_both_ways(w):
         assert isinstance(error, (TypeError, sr.TaskError)) and words in str(error)
 
 
+@pytest.mark.spec("CALL-MAP-11")
 @pytest.mark.parametrize("inside", [False, True])
 def test_calls_that_are_made_later_come_after_all_items_with_shared_arrays(w, inside):
     @sr.task
