@@ -368,7 +368,7 @@ class SharedArrays:
     def pickle(self, value: Any) -> bytes:
         """Return a value as bytes, for a call that is submitted before this is given up."""
         with self._lock:
-            pickler = ArgumentPickler(self._session.inherited, self.reducers)
+            pickler = ArgumentPickler({}, self.reducers)  # what __main__ has may be new since
             return pickler.as_bytes(value, (value,))
 
     def reduce(self, array: Any) -> Any:
