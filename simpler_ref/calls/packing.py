@@ -340,7 +340,7 @@ class Packer:
             parts += self._arrays.wire(value), tag
         except (TypeError, ValueError) as error:
             mode = parameter.mode
-            if mode is Mode.VALUE or (mode is Mode.IN and isinstance(value, ndarray)):
+            if mode is Mode.VALUE or (mode is Mode.IN and isinstance(value, ndarray | generic)):
                 items.append(value)
             elif mode is Mode.IN and is_like_an_array(value):
                 given = asarray(value) if isinstance(value, memoryview) else value

@@ -25,7 +25,7 @@ import importlib
 import itertools
 import pickle
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from enum import IntFlag
 from hashlib import blake2b
@@ -59,6 +59,7 @@ from ..jit import layout as L
 from ..model.enums import DataType
 from ..model.tensor import ContinuousTensor
 from ..model.wire import TAG_AT, with_tag
+from ..system.types import Array
 from ..workers.session import Session
 from .packing import CallPlan
 from .signatures import Signature
@@ -152,8 +153,11 @@ def payload_of(
     elif task.code is not None:
         how |= How.INHERITED
     about = task.timeout, task._options, named or task.py_func
+    arrays = _arrays_read_by(task.py_func) if named and not to_endpoints else ()
     try:
-        return Payload(how, task.serial, *content_of(about, inherited, to_endpoints)), guards
+        return Payload(
+            how, task.serial, *content_of(about, inherited, to_endpoints, arrays)
+        ), guards
     except Exception as error:
         why = f"{type(error).__name__}: {error}"[:MOST_WHY]
         if task.is_passing:
@@ -229,14 +233,19 @@ def name_of(target: Any, inherited: Mapping[str, Any] | None) -> tuple[str, str]
 
 # ---------------------------------------------------------------- by content
 def content_of(
-    target: Any, inherited: Mapping[str, Any] | None, to_endpoints: bool
+    target: Any,
+    inherited: Mapping[str, Any] | None,
+    to_endpoints: bool,
+    arrays: Iterable[Array] = (),
 ) -> tuple[bytes, tuple[bytes, ...]]:
     """Return something as bytes, and tensors of the shared arrays that it refers to, which go by address.
 
-    Of many, one tensor covers all.
+    `arrays` are others that it reads, if they are shared. Of many, one tensor covers all.
     """
     by_address = ByAddress(to_endpoints=to_endpoints)
     data = pickled(target, by_address, inherited)
+    for one in arrays:
+        by_address(one)
     spans = sorted(set(by_address.shared))
     if len(spans) > _MOST_TENSORS:
         first = spans[0][0]
@@ -247,6 +256,15 @@ def content_of(
         tensor = ContinuousTensor(start, shape, DataType.UINT8)
         reads += tensor._wire[:TAG_AT], with_tag(b"", L.INPUT)
     return data, tuple(reads)
+
+
+def _arrays_read_by(function: Any) -> list[Array]:
+    """Return the arrays among the globals of a function, which workers find by name."""
+    if type(function) is not FunctionType:
+        return []
+    names = _names_in(function.__code__) or ()
+    found = [function.__globals__.get(name) for name in names]
+    return [one for one in found if type(one) is np.ndarray]
 
 
 # ---------------------------------------------------------------- what stays as it was

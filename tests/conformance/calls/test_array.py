@@ -121,6 +121,17 @@ def test_numbers_and_values_of_calls_are_refused_where_the_task_writes_but_not_n
         assert [one.result() for one in found] == [True, True, False]
 
 
+@pytest.mark.spec("CALL-ARRAY-8")
+def test_numbers_for_in_arrive_as_they_are(w):
+    @sr.task
+    def same(x: sr.In):
+        return x
+
+    for one in (3, 2.5, True, None, np.float64(2), np.int16(1), np.zeros(2)[1]):
+        found = same(one).result()
+        assert (type(found), found) == (type(one), one)
+
+
 @sr.task
 def update_if_any(x: sr.InOut = None):
     if x is not None:

@@ -451,6 +451,25 @@ def test_calls_wait_for_writers_of_arrays_that_functions_refer_to_and_these_for_
         assert before.result() == 20 and after.result() is None and x.sum() == 1600
 
 
+shared = np.zeros(0)
+
+
+def sum_of_shared():
+    return float(shared.sum())
+
+
+@pytest.mark.spec("CALL-SENT-2")
+def test_calls_wait_for_writers_of_arrays_among_the_globals_of_functions_too(monkeypatch):
+    with sr.Worker(num_sub_workers=2) as w:
+        gate, x = w.share(np.zeros(1, np.int32)), w.zeros(5)
+        monkeypatch.setitem(globals(), "shared", x[1:])
+        fill_at(gate, x, 2)
+        found, mapped = w.submit(sum_of_shared), w.starmap(sum_of_shared, [()] * 3)
+        have_others_run(w)
+        gate[0] = 1
+        assert found.result() == 8 and list(mapped) == [8] * 3
+
+
 # ---------------------------------------------------------------- by pickle itself
 SCRIPT = """
 import multiprocessing, pickle, sys
