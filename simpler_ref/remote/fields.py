@@ -69,6 +69,7 @@ class Reader:
         self.at = 0
 
     def take(self, size: int) -> bytes:
+        """Return the next bytes."""
         at, left = self.at, len(self.raw) - self.at
         if size > left:
             raise WireError(f"{size} bytes are expected, {left} are left")

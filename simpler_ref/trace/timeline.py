@@ -332,6 +332,7 @@ class Timeline:
         return self.all_parts[self.part_of(lane)].name
 
     def part_of(self, lane: int) -> int:
+        """Return the number of the part that a lane belongs to."""
         if lane < 0:
             return (-lane - 1) // len(LANES)
         firsts = [part.workers for part in self.all_parts]

@@ -192,7 +192,7 @@ def is_place(name: str) -> bool:
 
 
 PLACES_USED = {
-    *(("engine.memory", "plan"), ("engine.memory", "initialise")),
+    *(("engine.memory", one) for one in ("plan", "PRIVATE", "initialise")),
     ("model.enums", "MAILBOX_OFF_ERROR_MSG"),  # a name of the documents, which programs import
 }
 INDEXING = {"workers.loop"}
