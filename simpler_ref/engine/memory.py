@@ -6,8 +6,9 @@ Rule     HIER-ENGINE-1, HIER-ENGINE-2, ORCH-RING-2, ORCH-WINDOW-1, ORCH-WINDOW-2
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -28,9 +29,12 @@ from .view.layouts import Layouts
 
 PARK_NS = 100_000_000
 """Longest sleep of the Orch thread, after which Python handles signals such as Ctrl-C."""
+STUCK_NS = 5_000_000_000
+"""How long a group waits for its workers before a warning."""
 TIMER_NS = 500_000
 """Longest sleep of the Scheduler thread while a task is deferred."""
 JOIN_TIMEOUT_S = 10.0
+log = logging.getLogger("simpler_ref")
 
 
 def _uninterrupted(functions: Mapping[str, Any]) -> SimpleNamespace:
@@ -104,6 +108,7 @@ class Engine:
             beside=self.placement.beside,
             track_reads=track_reads,
             park_ns=PARK_NS,
+            stuck_ns=STUCK_NS,
         )
         self.layouts = Layouts(self.mem)
         """Their numbers for the program; workers read them with objects of their own."""
@@ -135,17 +140,21 @@ class Engine:
 class Scheduler:
     """Runs scheduler passes while the Orch thread does not.
 
-    `jit/schedule.py` has the pass, and how the two threads share it.
+    `jit/schedule.py` has the pass, and how the two threads share it. The kernel returns to Python only to
+    warn of a group that waits too long.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, describe_stuck: Callable[[], str]) -> None:
         self._engine = engine
-        self._thread = threading.Thread(
-            target=engine.kernels.scheduler_loop,
-            args=(engine.mem, TIMER_NS),
-            name="simpler-scheduler",
-            daemon=True,
-        )
+        self._describe_stuck = describe_stuck
+        self._thread = threading.Thread(target=self._loop, name="simpler-scheduler", daemon=True)
+
+    def _loop(self) -> None:
+        loop, mem = self._engine.kernels.scheduler_loop, self._engine.mem
+        while loop(mem, TIMER_NS) == L.STUCK:
+            text = self._describe_stuck()
+            if text:
+                log.warning("%s", text)
 
     def start(self) -> None:
         self._thread.start()

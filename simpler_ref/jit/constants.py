@@ -107,6 +107,7 @@ INTERRUPTED = -8
 TOO_MANY_ARGS = -9  # the arguments do not fit a mailbox: nothing changed
 WRONG_THREAD = -10  # the calling thread does not own the run: nothing changed
 WANTED = -12  # another thread wants to be the Orch thread of the stream
+STUCK = -11  # a group has waited for its workers for STUCK_NS: a warning is due
 MORE = 1  # a slice of a program is done, the program is not
 
 AUTO_OUTPUT = 1 << 62  # set in what submit returns when it provided the memory of an output

@@ -387,6 +387,7 @@ PARK_NS = HEADER.word("longest sleep of the Orch thread, so that Python handles 
 
 PRIVATE = HEADER.word("first word that only the user's process uses", read="start")
 BESIDE = HEADER.word("1: unknown workers of other trees run on the same cores", read="worker")
+STUCK_NS = HEADER.word("how long a group waits before a warning", read="Scheduler thread")
 
 HEADER.line("the rings", "Orch", "Orch; anyone as hint", "own")
 RING_BLOCK = HEADER.word("a line for each ring, as below", words=MAX_RING_DEPTH * RING.size)
@@ -486,8 +487,10 @@ CANDIDATES_TAIL = HEADER.word("one past its newest", words=2)
 PREDISPATCH_AFTER = HEADER.word("`READY_ORDER` at which a pause of pre-dispatch ends")
 PREDISPATCH_PENALTY = HEADER.word("length of its last pause, in tasks that become ready")
 RETURNED_COUNT = HEADER.word("tasks that workers ever returned")
-HEADER.parties(read="Scheduler; Orch as hint")
+HEADER.parties(read="Scheduler; Orch and Scheduler thread as hint")
 STUCK_SINCE = HEADER.word("since when (ns) a group heads each queue and waits; 0: none", words=2)
+HEADER.parties("Scheduler thread", "Scheduler thread; Orch as hint", "own")
+STUCK_TOLD = HEADER.word("`STUCK_SINCE` of the last group warned of", rare=True)
 
 HEADER.line("what is read without the lock", "Scheduler", "Scheduler; anyone as hint", "lock")
 MAY_MOVE = HEADER.word("1: since the last dispatch tasks became ready, or may start that could not")
@@ -573,6 +576,9 @@ HEADER.parties("collector; 0 also by Orch, Scheduler, Scheduler thread, worker",
 PARK_COLLECTOR = HEADER.word("0 awake, 1 parked")
 HEADER.parties("collector; Orch", order="release / acquire")
 COLLECTOR_ASKED = HEADER.word("1: it should return when it has written what there is")
+
+HEADER.line("timers", "Scheduler thread", "Orch", "release / acquire")
+WATCHING = HEADER.word("1 while it sleeps with a timer for a group that waits")
 
 HEADER.line("tests only", "tests; 0 by the worker it names", "workers that start", "own", rare=True)
 START_FAIL = HEADER.word("who dies during its start, and where: worker + 1 << 8 | fail point")

@@ -247,6 +247,7 @@ def have_time_kept(mem):
     if any_deferred(mem) or may_miss_an_end(mem):
         fence()  # pairs with the one in `scheduler_loop`: it sees the task, or this sees it parked
         ask_for_clock(mem)
+    watch_groups(mem)
 
 
 def ask_for_clock(mem):
@@ -361,6 +362,27 @@ def has_reserve(mem, w):
     return load(mem, w + at + L.W_MAILBOX + L.MAIL_STATE) & STATE_MASK == L.TASK_READY
 
 
+def stuck_since(mem):
+    """Return since when a group not yet warned of has waited for its workers, or 0.
+
+    Of two pools the one whose group waits longer comes first, so that neither is skipped.
+    """
+    first = 0
+    for kind in range(2):
+        since = int(mem[L.STUCK_SINCE + kind])
+        if since > mem[L.STUCK_TOLD] and (first == 0 or since < first):
+            first = since
+    return first
+
+
+def watch_groups(mem):
+    """Have the Scheduler thread watch a group that waits, at most once in STUCK_NS."""
+    if stuck_since(mem) != 0:
+        fence()  # pairs with the one in `scheduler_loop`: it sees the group, or this sees it parked
+        if load(mem, L.WATCHING) == 0:
+            notify(mem, L.PARK_SCHED)
+
+
 def help_scheduler(mem, live, ended, taken, call, slice_ns):
     """Help until a goal is reached, see `help_until`; the Orch thread may go away for long afterwards."""
     began = now_ns() if mem[L.TRACING] == L.TRACE_ALL else 0
@@ -439,6 +461,7 @@ def help_until(mem, live, ended, taken, call, slice_ns):
                 offered = True
                 offer_core(mem, L.ORCH_BACK_OFF)
             continue
+        watch_groups(mem)
         prepare(mem, L.PARK_ORCH, L.ACTIVE)
         answer = L.OK
         stays = not has_work(mem) and mem[L.CONSUMED_HEAD] == L.NONE
@@ -537,6 +560,9 @@ def scheduler_loop(mem, timer_ns):
     since it may keep the Orch thread from running. While a task is deferred it sleeps `timer_ns` at most;
     likewise on standby while an end may stay unseen, and leaves the passes to the Orch thread while that
     keeps running them.
+
+    Returns  OK at the end; STUCK when a group has waited for its workers for STUCK_NS: the caller should
+             warn, and call again
     """
     seen = -1
     slept = 0
@@ -561,11 +587,19 @@ def scheduler_loop(mem, timer_ns):
             slept = 0
         mode = L.ACTIVE if slept > timer_ns else L.STANDBY
         timeout = -1
+        since = stuck_since(mem)
+        if since != 0:
+            timeout = max(0, since + int(mem[L.STUCK_NS]) - now_ns())
+            if timeout == 0:
+                mem[L.STUCK_TOLD] = since
+                return L.STUCK
         if only_clock or any_deferred(mem) or (mode == L.STANDBY and may_miss_an_end(mem)):
             mode = L.TIMED
             timeout = timer_ns
+        store(mem, L.WATCHING, since != 0)
         prepare(mem, L.PARK_SCHED, mode)
         quiet = only_clock or is_quiet(mem, mode)
+        quiet = quiet and (since != 0 or stuck_since(mem) == 0)
         only_clock = False
         if quiet and load(mem, L.STOPPING) == 0:
             began = now_ns()
@@ -579,6 +613,8 @@ def scheduler_loop(mem, timer_ns):
         if not quiet and not looks:
             yield_core()  # to the holder of the lock
         be_awake(mem, L.PARK_SCHED)
+        store(mem, L.WATCHING, 0)
+    return L.OK
 
 
 def is_quiet(mem, mode):

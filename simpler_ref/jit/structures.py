@@ -275,6 +275,7 @@ class Record:
         read: str = "",
         hint: str = "",
         order: str = "",
+        rare: bool = False,
     ) -> int:
         """Add a field to the open section; return its offset, in words.
 
@@ -289,7 +290,7 @@ class Record:
             by or here.written_by,
             f"{here.read_by}; {hint} as hint" if hint else read or here.read_by,
             order or here.ordering,
-            here.rare,
+            rare or here.rare,
         )
         here.fields.append(field)
         self.size += words

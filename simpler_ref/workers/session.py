@@ -29,7 +29,7 @@ from ..callables.registry import Registry, Snapshot
 from ..engine.introspection import RingRow, listed, waiting_tasks
 from ..engine.memory import PARK_NS, Engine, Scheduler
 from ..engine.shared_arrays import Arena
-from ..engine.view import FirstFailure, WaitingGroup, slots
+from ..engine.view import FirstFailure, slots
 from ..engine.view.mailbox import MailboxView
 from ..engine.view.slots import Story, call_story
 from ..errors import ControlError, TaskError, WorkerLostError, describe_status, origin_of, tell
@@ -47,8 +47,6 @@ log = logging.getLogger("simpler_ref")
 
 STALL_S = 30.0
 """Seconds without the end of a task after which it is told what runs and what waits."""
-STUCK_S = 5.0
-"""Seconds that a group waits for its workers before a warning."""
 _NOBODY_WAITED_S = 2.0
 """Seconds without a look after which what was seen before says nothing: nobody has waited meanwhile."""
 OF_RUN = "Ctrl-C cancels the run, a second one ends the task"
@@ -155,7 +153,7 @@ class Session:
         self.recorder.start()
         with signals_blocked():
             if self.scheduler is None:
-                scheduler = Scheduler(self.engine)
+                scheduler = Scheduler(self.engine, lambda: self.watch().stuck_group())
                 scheduler.start()
                 self.scheduler = scheduler
                 self.method.has_started = True
@@ -370,7 +368,6 @@ class Watch:
         self._reported = False
         self._session, self._manager, self._engine = session, manager, session.engine
         self._told_interrupt = False
-        self._told_groups: set[int] = set()
         self._done = -1
         self._since = self._looked = 0.0
 
@@ -384,11 +381,6 @@ class Watch:
             self._told_interrupt = True
             again = "Ctrl-C again" if isinstance(why, KeyboardInterrupt) else "Ctrl-C"
             self.tell_running(type(why).__name__, again)
-        for group in self._engine.view.waiting_groups():
-            waited_s = (time.monotonic_ns() - group.since_ns) / 1e9
-            if waited_s >= STUCK_S and group.since_ns not in self._told_groups:
-                self._told_groups.add(group.since_ns)
-                log.warning("%s", self._describe(group))
         now, before = time.monotonic(), self._looked
         done, self._looked = self._engine.view.ended, now
         if done != self._done or now - before > _NOBODY_WAITED_S:
@@ -414,13 +406,13 @@ class Watch:
         running = list(self.running())
         lines = [f"{task} is RUNNING on {name}" for _, task, name in running]
         if waiting := waiting_tasks(self._engine, self._session):
-            groups = map(self._describe, self._engine.view.waiting_groups())
-            lines = [*dict.fromkeys([*lines, *waiting]), *groups]
+            lines = [*dict.fromkeys([*lines, *waiting]), self.stuck_group()]
         if running:
             pid = self._manager.pids.get(running[0][0], os.getpid())
             lines.append(f"`py-spy dump --pid {pid}` shows what a worker does; {remedy}")
         if lines:
-            log.warning("no task has ended for %g s:\n  %s", self._stall_s, "\n  ".join(lines))
+            text = "\n  ".join(filter(None, lines))
+            log.warning("no task has ended for %g s:\n  %s", self._stall_s, text)
 
     # ------------------------------------------------------------ running tasks
     def running(self) -> Iterator[tuple[int, str, str]]:
@@ -433,15 +425,18 @@ class Watch:
                 called = f"task {task} ({session.callable_name(index, key)})"
                 yield worker, called, session.worker_name(worker)
 
-    def _describe(self, group: WaitingGroup) -> str:
-        """Return a message about a group that has waited long."""
+    # ------------------------------------------------------------ groups
+    def stuck_group(self) -> str:
+        group = self._engine.view.stuck_group()
+        if group is None:
+            return ""
         busy = [
             f"{name} with {task}" for worker, task, name in self.running() if worker in group.pool
         ]
         called = self._session.callable_name(group.callable, L.NONE)
         return (
             f"task {group.task} ({called}), a group of {group.size}, has "
-            f"waited {(time.monotonic_ns() - group.since_ns) / 1e9:.3g} s for its workers; busy are "
+            f"waited {group.limit_ns / 1e9:g} s for its workers; busy are "
             f"{', '.join(busy) or 'none'}. It starts when enough of them have ended; a larger "
             "pool lets it start earlier"
         )

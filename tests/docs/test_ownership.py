@@ -59,7 +59,7 @@ def test_a_line_of_which_every_word_changes_rarely_is_no_part_of_another():
     sections = [section for record in L.RECORDS.values() for section in record.sections]
     rare = {field.name for section in sections for field in section.fields if field.rare}
     lines = {field.name for one in sections if one.rare for field in one.fields}
-    assert rare == lines
+    assert rare - lines == {"STUCK_TOLD"}, "it changes when a group has waited for STUCK_NS"
     assert all(section.begins_a_line for section in sections if section.rare)
 
 

@@ -27,6 +27,7 @@ KEY = 0x1000
 """Address of the first tensor."""
 MOST_MEMBERS = 8
 TIMER_NS = 500_000
+STUCK_NS = 5_000_000_000
 PARK_NS = 100_000_000
 FAILED_FUNCTION = 1
 WARM_UP = 12
@@ -139,6 +140,7 @@ class Scene:
             beside=False,
             track_reads=False,
             park_ns=PARK_NS,
+            stuck_ns=STUCK_NS,
         )
         for function in range(len(NAMES)):
             for k in range(L.DIGEST_WORDS):
@@ -186,6 +188,7 @@ class Play:
         self.reported: set[int] = set()
         self.was_dead: set[int] = set()
         """Workers that were dead at any time in this run."""
+        self.told = 0
         """How often somebody was told of a group that waits."""
         self.claimed: set[int] = set()
         """Workers to which a request is being made, or which are being replaced."""
@@ -318,7 +321,8 @@ class Play:
         return code >= 0
 
     def scheduler(self):
-        entries.scheduler_loop(self.mem, TIMER_NS)
+        while entries.scheduler_loop(self.mem, TIMER_NS) == L.STUCK:
+            self.told += 1
 
     def monitor(self):
         while True:
@@ -539,6 +543,7 @@ class Play:
         groups = [number for number in ready if self.program[number].members]
         for number in groups:
             assert len(idle) < self.program[number].members, self.blame(number, idle)
+            assert self.told, f"nobody is told that group {NAMES[number]} waits"
         if groups:  # a group keeps its place before what came later
             return
         for number in ready:

@@ -271,6 +271,7 @@ REQUEST = Litmus(cached("a b", depth=1, requests=2))
 CLAIM = Litmus(cached("a@0 b@0", workers=1, depth=1, requests=1, fails="a"))
 RELEASED = Litmus(cached("a@0 b@0", workers=1, depth=1, requests=1))
 CANCEL = Litmus(cached("a b<a c d<c", depth=2, cancel=True))
+STUCK = Litmus(cached("a b*2", depth=1, away=True, services="a"))
 AWAY = Litmus(cached("a@0 b@1<a", depth=1, away=True))
 QUEUE = Litmus(cached("a"), actors=through_the_queue, check=everybody_has_ended)
 REFERENCE = Litmus(cached("a"), actors=one_reference_left, check=exactly_one_of_them)
@@ -355,6 +356,8 @@ store W_SKIP | skip_rest, skip_waiting, poison, call_consumers_back | FRAMES, CA
     harmless: store in poison; store in skip_waiting; store in call_consumers_back
 store W_ENDED | post_done | FRAMES
     race: store in post_done; load W_ENDED in how_it_ended
+STUCK_SINCE, fence, load of WATCHING and PARK_SCHED | watch_groups | STUCK
+    wrong: fence in watch_groups; fence in prepare
 store MAIL_STATE, fence, load W_PARKED | send, wake_sleepers | ALONE
     wrong: fence in wake_sleepers; fence in prepare
 store W_FILLED, fence, load W_LOOKOUT | send, wake_sleepers | LOOKOUT

@@ -205,6 +205,7 @@ def test_whoever_has_ended_the_last_task_is_waited_for(monkeypatch):
 
 # ---------------------------------------------------------------- the Scheduler thread, on duty or off
 TIMER_NS = 450_000
+STUCK_NS = 3_000_000
 WOKEN, ASKED, TIME_IS_UP = "woken", "asked for a clock", "the time is up"
 
 
@@ -216,6 +217,8 @@ class Sleep(NamedTuple):
     orch_came: bool = False
     is_held: bool = False
     may_miss: bool = False
+    stuck_for: int = 0
+    """How long a group waits when the sleep ends, 0 for none."""
     locked: bool = False
     """Somebody else runs a pass then."""
     moves: int = 0
@@ -227,6 +230,7 @@ IN_A_SLEEP = st.builds(
     st.sampled_from([WOKEN, ASKED, TIME_IS_UP]),
     st.sampled_from([100_000, 300_000]),
     *[st.booleans()] * 3,
+    st.sampled_from([0, 0, 0, 1_000_000]),
     st.booleans(),
     st.sampled_from([0, 0, 1]),
 )
@@ -245,6 +249,7 @@ class SchedulerThread:
         self.left = list(sleeps)
         self.world = Alone(self.sleep, self.offered)
         self.mem = self.world.mem
+        self.mem[L.STUCK_NS] = STUCK_NS
         self.slept = 0
         self.leaves_passes = False
         self.now = Sleep(WOKEN)
@@ -252,12 +257,20 @@ class SchedulerThread:
         self.moved = 0
 
     def run(self):
-        """Let it go through all sleeps, and stop."""
-        self.world.call(schedule.scheduler_loop, TIMER_NS)
-        assert self.mem[L.PARK_SCHED] == self.mem[L.PASS_LOCK] == 0
+        """Let it go through all sleeps, and stop; return how often it told of a group that waits."""
+        told = 0
+        while (answer := self.world.call(schedule.scheduler_loop, TIMER_NS)) == L.STUCK:
+            told += 1
+            since = self.mem[L.STUCK_SINCE]
+            assert self.world.clock >= since + STUCK_NS
+            assert self.mem[L.STUCK_TOLD] == since
+            self.slept, self.leaves_passes, self.passes = 0, False, 0
+        assert answer == L.OK
+        assert self.mem[L.PARK_SCHED] == self.mem[L.WATCHING] == self.mem[L.PASS_LOCK] == 0
+        return told
 
     def two_passes(self, mem):
-        assert mem[L.PARK_SCHED] == 0, "awake"
+        assert mem[L.PARK_SCHED] == mem[L.WATCHING] == 0, "awake"
         assert mem[L.PASS_LOCK] == 1
         self.passes += 1
         moved, self.moved = self.moved, 0
@@ -268,19 +281,27 @@ class SchedulerThread:
     def offered(self):
         raise AssertionError("there is nothing to wait for")
 
+    def waits_since(self):
+        """Return since when a group waits of which nobody was told, or 0."""
+        since = self.mem[L.STUCK_SINCE]
+        return since if since > self.mem[L.STUCK_TOLD] else 0
+
     def expected(self):
         """Return how it is expected to park, and the time limit."""
         on_duty = self.slept > TIMER_NS
         if self.leaves_passes or self.now.is_held or (not on_duty and self.now.may_miss):
             return L.TIMED, TIMER_NS
-        return L.ACTIVE if on_duty else L.STANDBY, -1
+        since = self.waits_since()
+        left = since + STUCK_NS - self.world.clock if since else -1
+        return L.ACTIVE if on_duty else L.STANDBY, left
 
     def sleep(self, word, timeout_ns):
         mem, before = self.mem, self.now
         assert word == L.PARK_SCHED
         duty, limit = self.expected()
         assert mem[L.PARK_SCHED] == duty
-        assert timeout_ns == limit
+        assert abs(timeout_ns - limit) <= (0 if limit in (-1, TIMER_NS) else 1000)
+        assert mem[L.WATCHING] == (self.waits_since() != 0)
         expected = 0 if self.leaves_passes or before.locked else 1 + before.moves
         assert self.passes == expected
         if before.moves and expected:
@@ -298,6 +319,7 @@ class SchedulerThread:
         mem[L.ORCH_PASSES] += now.orch_came
         mem[L.DEFERRED_SINCE] = now.is_held
         mem[L.BUSY], mem[L.DEALT] = (1, -1) if now.may_miss else (0, 0)
+        mem[L.STUCK_SINCE] = self.world.clock - now.stuck_for if now.stuck_for else 0
         mem[L.PASS_LOCK] = int(now.locked)
         still = now.orch_came and now.may_miss and not now.is_held
         self.leaves_passes = now.ends == ASKED or (now.ends == TIME_IS_UP and still)

@@ -8,7 +8,7 @@ Rule     WM-PLACE-4
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -70,15 +70,15 @@ class CallView(NamedTuple):
     """The word of its value; minus the slot of the call whose failure it shares."""
 
 
-class WaitingGroup(NamedTuple):
-    """A group that waits for enough workers of its pool, and other tasks behind it."""
+class StuckGroup(NamedTuple):
+    """A group that has waited too long for enough workers of its pool."""
 
-    since_ns: int
     task: int
     callable: int
     """Index of its callable."""
     size: int
     pool: range
+    limit_ns: int
 
 
 def trace_size(word: int) -> int:
@@ -198,18 +198,20 @@ class View:
             story=S.failure_story(mem),
         )
 
-    def waiting_groups(self) -> Iterator[WaitingGroup]:
-        """Yield the groups that wait for workers.
+    def stuck_group(self) -> StuckGroup | None:
+        """Return the group that a warning is due about, if there is one.
 
-        Each heads its ready chain as long as STUCK_SINCE stays the same, and its words do not change.
+        It heads its ready chain as long as STUCK_SINCE stays the same, and its words do not change.
         """
         word = self._word
         for kind in (L.NEXT_LEVEL, L.SUB):
             since, slot = word(L.STUCK_SINCE + kind), word(L.READY_CHAINS + 2 * kind)
-            if since and slot != L.NONE:
-                task, size = self.task_of(slot), word(slot + L.S_MEMBERS)
+            if since and since == word(L.STUCK_TOLD) and slot != L.NONE:
+                task, callable = self.task_of(slot)
+                size, limit = word(slot + L.S_MEMBERS), word(L.STUCK_NS)
                 if word(L.STUCK_SINCE + kind) == since:
-                    yield WaitingGroup(since, *task, size, self.pool(kind))
+                    return StuckGroup(task, callable, size, self.pool(kind), limit)
+        return None
 
     # ------------------------------------------------------------ rings
     def ring(self, ring_idx: int) -> RingState:
@@ -395,4 +397,4 @@ class View:
         self._mem[at : at + L.DIGEST_WORDS] = np.frombuffer(digest, np.int64)
 
 
-__all__ = ["FirstFailure", "RingState", "View", "WaitingGroup", "trace_size"]
+__all__ = ["FirstFailure", "RingState", "StuckGroup", "View", "trace_size"]

@@ -2,14 +2,12 @@
 
 import logging
 import re
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from simpler_ref import TaskArgs, Worker
 from simpler_ref.jit import layout as L
-from simpler_ref.workers import session
 from tests.support import COMPLETED, DEADLINE_S, FAILED, READY, RUNNING, Gate, member, wait_until
 
 NEXT = L.NEXT_LEVEL
@@ -63,33 +61,40 @@ def test_later_single_tasks_do_not_overtake_a_group_that_waits(driver):
     assert (driver.state(group), driver.states(*later[:2])) == (COMPLETED, [RUNNING] * 2)
 
 
-@pytest.mark.spec("WM-PLACE-4")
-def test_groups_that_wait_are_told_of_with_when_they_began(driver):
-    def waiting():
-        return [one[1:4] for one in driver._view.waiting_groups()]
+def told(driver):
+    """Be the Scheduler thread until it has a stuck group to tell of (True), or sleeps (False)."""
+    driver.settle()
+    driver.mem[L.STOPPING] = 0
+    with ThreadPoolExecutor(1) as threads:
+        answer = threads.submit(driver.k.scheduler_loop, driver.mem, 1000)
+        wait_until(lambda: answer.done() or driver.mem[L.PARK_SCHED])
+        driver.k.stop_scheduler(driver.mem)
+        return answer.result(DEADLINE_S) == L.STUCK
 
-    began = []
+
+@pytest.mark.spec("WM-PLACE-4")
+def test_each_group_that_is_stuck_is_told_of_once(driver):
+    assert driver.mem[L.STUCK_NS] == 5_000_000_000
+    driver.mem[L.STUCK_NS] = 0
+    assert not told(driver), "nobody waits"
     driver.alloc(8)  # is never ready: ids and the order in which tasks become ready differ
     for _ in range(3):
         busy = driver.submit_and_settle()
-        assert waiting() == []
         group = driver.submit_group(member(), member(), callable=5)
-        driver.settle()
-        assert waiting() == [(driver.id(group), 5, 2)]
-        began += [one.since_ns for one in driver._view.waiting_groups()]
+        assert told(driver)
+        of = driver._view.stuck_group()
+        assert (of.task, of.callable, of.size) == (driver.id(group), 5, 2)
+        assert not told(driver)
         driver.finish(busy)
-        assert (driver.state(group), waiting()) == (RUNNING, [])
+        assert driver.state(group) == RUNNING
+        assert not told(driver)
         driver.post_done(0)
         driver.answer_and_settle(1)
-    assert 0 < began[0] < began[1] < began[2] < time.monotonic_ns()
 
 
 @pytest.mark.spec("WM-PLACE-4")
-def test_one_warning_for_each_group_names_it_and_who_is_busy(caplog, monkeypatch):
-    assert session.STUCK_S == 5.0
-    monkeypatch.setattr(session, "STUCK_S", 0.05)
-    look, looks = session.Watch.look, []
-    monkeypatch.setattr(session.Watch, "look", lambda *a: (look(*a), looks.append(1)))
+@pytest.mark.parametrize("idle", ["draining", "computing"])
+def test_the_warning_names_the_group_and_who_is_busy(caplog, idle):
     caplog.set_level(logging.WARNING, "simpler_ref")
     with Worker(3, num_sub_workers=2) as w, Gate() as go, ThreadPoolExecutor(1) as threads:
 
@@ -100,30 +105,29 @@ def test_one_warning_for_each_group_names_it_and_who_is_busy(caplog, monkeypatch
             pass
 
         def open_when_told():
-            for count in (1, 2):
-                wait_until(lambda count=count: len(caplog.records) == count)
-                looks.clear()
-                wait_until(lambda: len(looks) == 3)  # and no word more
-                assert len(caplog.records) == count
-                go.open(1)
+            wait_until(lambda: caplog.records)
+            go.open()
 
         waiting, pairs = w.register(wait), w.register(pair)
+        w.start()
+        w._session.engine.mem[L.STUCK_NS] = 50_000_000
 
         def orch_fn(orch, *_):
-            for _ in range(2):
-                orch.submit_sub(waiting)
-                orch.submit_sub_group(pairs, [TaskArgs()] * 2)
+            orch.submit_sub(waiting)
+            orch.submit_sub_group(pairs, [TaskArgs()] * 2)
+            if idle == "computing":
+                open_when_told()
 
-        opens = threads.submit(open_when_told)
+        if idle == "draining":
+            threads.submit(open_when_told)
         w.run(orch_fn)
-        opens.result(DEADLINE_S)
-        for record, group in zip(caplog.records, (1, 3), strict=True):
-            assert record.name == "simpler_ref" and record.levelno == logging.WARNING
-            words = (
-                rf"task {group} \(.*pair\), a group of 2, has waited 0\.\d+ s .*"
-                rf"; busy are sub_worker [01] \(pid \d+\) with task {group - 1} \(.*wait\)\. It starts"
-            )
-            assert re.search(words, record.getMessage())
+        (record,) = caplog.records
+        assert record.name == "simpler_ref" and record.levelno == logging.WARNING
+        words = (
+            r"task 1 \(.*pair\), a group of 2, has waited 0\.05 s .*"
+            r"; busy are sub_worker [01] \(pid \d+\) with task 0 \(.*wait\)\. It starts"
+        )
+        assert re.search(words, record.getMessage())
 
 
 @pytest.mark.spec("WM-PLACE-5")
