@@ -173,9 +173,8 @@ class Executor(concurrent.futures.Executor):
         return made
 
     def finish_maps(self) -> None:
-        """Call the functions for all items of maps, also those that nobody has asked for."""
-        stream = self._worker._life.stream
-        for one in {*self._made, *(stream.dropped_maps if stream is not None else ())}:
+        """Call the functions for all items of its maps, also those that nobody has asked for."""
+        for one in list(self._made):
             if isinstance(one, mapping.Results):
                 one.finish(to_the_end=True)
 

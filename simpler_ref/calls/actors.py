@@ -190,8 +190,10 @@ class Actor:
 
 def _least_busy(stream: Stream, number: int) -> int:
     """Return the sub worker for a new actor: of those with the fewest, one that has nothing to do."""
-    mine = [one for one in _actors.values() if one._stream is stream and not one._has_ended]
-    actors, workers = Counter(one._worker for one in mine), stream.workers
+    found = [reference() for reference in _actors.valuerefs()]  # others may be made meanwhile
+    mine = [one for one in found if one is not None and one._stream is stream]
+    actors = Counter(one._worker for one in mine if not one._has_ended)
+    workers = stream.workers
     view = stream._engine.view
     tasks = [view.given(one) for one in view.pool(L.SUB)]
     tasks = tasks or [0] * workers  # at endpoints nobody knows

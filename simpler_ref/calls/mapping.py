@@ -117,7 +117,7 @@ class _Chunks(Unchanging):
             try:
                 if pickled:
                     item = pickle.loads(item)
-                if not (function and self._by_chunks):
+                if function is None or not self._by_chunks:
                     function = self._kept or received(self._payload).function
                 values.append(final(function(*item) if self._star else function(item)))
             except (Exception, SystemExit) as error:
